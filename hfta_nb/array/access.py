@@ -34,6 +34,7 @@ __all__ = [
     "flatten",
     "fuse_roomy",
     "keep_bits",
+    "know_calls",
     "owner",
     "same_architecture",
     "seeded_state",
@@ -73,6 +74,11 @@ def take_member(array: FusedArray, index: int, other: FusedArray, src: int, spen
         FusionError: the two have different architectures, and the array is not roomy. Nothing has changed then.
     """
     surgery.take_member(array._state, index, other._state, src, spent)
+
+
+def know_calls(array: FusedArray, other: FusedArray) -> None:
+    """Record the calls that another array replays at once, and from one trace: members of it go on in this array."""
+    array._calls.learn(other._calls)
 
 
 def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:

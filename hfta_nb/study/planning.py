@@ -43,6 +43,7 @@ def settings_of(study: Definition) -> Settings:
         *settings,
         *how_fast,
         slots,
+        slots is not None and searcher is not None and searcher.trials > searcher.slots,
         study.across,
         *limits,
         share_stream=study.share_stream,

@@ -90,10 +90,13 @@ class Batches(ABC):
 
     Attributes:
         prepare: what is done to samples; None for `Data.floats`.
+        own: whether every member has training samples of its own where all see the same ones, too: they will not once
+            others join them, and a step with samples per member is another one, which is recorded anew.
         waited_s: how long the host has waited for samples so far; what `prepare` does is not in it.
     """
 
     prepare: Prepare | None = None
+    own: bool = False
 
     def __init__(self, data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self.batch_size, self.device, self.dtype = batch_size, device, dtype
@@ -162,6 +165,11 @@ class Whole(Batches):
     def length(self) -> int:
         return -(-len(self.data) // self.batch_size)
 
+    def _order(self, epoch: int, seeds: Sequence[int], behind: Sequence[int]) -> Tensor:
+        """The order of the samples in a pass, ``[N]``, or ``[M, N]`` where members have samples of their own."""
+        order = orders(len(self.data), seeds, epoch, behind)
+        return order.expand(len(seeds), -1) if self.own and len(seeds) > 1 and order.ndim == 1 else order
+
     def _together(self, order: Tensor) -> int:
         """How many batches are drawn at once."""
         return 1 if order.ndim == 2 else together(self.data.x, self.data.y, self.batch_size, self.dtype)
@@ -182,7 +190,7 @@ class Resident(Whole):
     """Of data that is wholly on the device."""
 
     def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
-        order = orders(len(self.data), seeds, epoch, behind)
+        order = self._order(epoch, seeds, behind)
         if self.device.type == "cuda":  # so that the host does not wait for the copy
             order = order.pin_memory()
         order = order.to(self.device, non_blocking=True)
@@ -209,7 +217,7 @@ class Hosted(Whole):
         self._open: Ahead[InFlight] | None = None
 
     def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
-        order = orders(len(self.data), seeds, epoch, behind)
+        order = self._order(epoch, seeds, behind)
         several = self._together(order)
         self.close()
         self._open = self._begin(self.data.x, self.data.y, parts(order, self.batch_size, start, several))

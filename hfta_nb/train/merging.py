@@ -16,7 +16,7 @@ from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, Origin
 from hfta_nb.step.rollback import on_host
-from hfta_nb.train import checkpoint, regrouping, steering
+from hfta_nb.train import checkpoint, recording_cost, regrouping, steering
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.todo import Todo
@@ -53,7 +53,7 @@ def first_to_train(run: Progress) -> Todo | None:
         starts = {variant: begun(todo.run["members"], variant)[0] for variant in todo.run["ids"]}
         done = int(todo.run["epoch"]) + 1
         left = max(trainer.budget(variant) - (done - start) for variant, start in starts.items())
-        if min(mine, left) * (run.length or 0) >= regrouping.WORTH and _joiner(run, todo) is not None:
+        if min(mine, left) * (run.length or 0) >= recording_cost.MOST_STEPS and _joiner(run, todo) is not None:
             return todo
     return None
 

@@ -20,9 +20,6 @@ from hfta_nb.train.progress import Progress
 ALPHA = 0.8
 """An array of which a smaller share of the places is taken is cut down to its members, unless it soon ends."""
 
-WORTH = 100.0
-"""Steps of the array that recording its steps anew costs, about."""
-
 
 def keeps(run: Progress, members: int, left: int) -> bool:
     """Whether places that nobody takes stay in the array: to cut it down, its steps are recorded anew.
@@ -31,10 +28,11 @@ def keeps(run: Progress, members: int, left: int) -> bool:
         members: that go on.
         left: epochs that one of them still trains, at most.
     """
-    s, places = run.settings, len(run.step)
+    s, places, length = run.settings, len(run.step), run.length or 0
     if not members or s.deterministic or s.strategy != "measured":  # as wide as a run that is interrupted
         return False
-    return members >= ALPHA * places or (places - members) * left * (run.length or 0) < WORTH * places
+    cost = run.recording_cost.steps(length)
+    return members >= ALPHA * places or (places - members) * left * length < cost * places
 
 
 def between_passes(run: Progress) -> bool:
@@ -126,6 +124,7 @@ def joined(
     regroup(run, group, done)
     if not in_place:
         run.scores = run.new_scores()
+        run.recording_cost.begin()
         step.plan(run.settings.compiling, step.planned)
         trainer.clock.cool()
     if run.probe is not None:

@@ -51,6 +51,8 @@ def turn(run: Progress) -> Iterator[Event]:
     Those that have begun elsewhere come before those that begin: somebody has asked for them, or waits for them.
     """
     trainer, before = run.trainer, run.group
+    trainer.clock.tick()
+    run.recording_cost.epoch(trainer.clock.elapsed_s)
     done = [m.id for m in run.members.active if run.left(m) <= 0]
     ends = [(set(part), checkpoint.end_of(run, part)) for part in regrouping.begun_together(run, done)]
     for variant in done:

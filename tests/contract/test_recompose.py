@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.array import MemberGenerators, fuse
+from hfta_nb.array import MemberGenerators, fuse, per_member
 from hfta_nb.array.access import fuse_roomy
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import seeded_state
+from hfta_nb.metrics import Metric
 from hfta_nb.step import ArrayStep, Origin, PlainStep, Precision, put_member, recomposed
 from hfta_nb.step.recompose import fits
 from hfta_nb.training_axes import TRAINING_AXES
@@ -78,8 +79,6 @@ def data(number: int, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
 
 def trained(step: Any, numbers: Sequence[int], begun: Sequence[int], epochs: int, first: int = 0) -> list[list[float]]:
     """Per step the losses of all members, each on the data of its own epochs."""
-    from hfta_nb.array import per_member
-
     found = []
     for epoch in range(first, first + epochs):
         for batch in range(LENGTH):
@@ -163,6 +162,24 @@ def test_nothing_is_recorded_anew_for_a_member_put_in_place() -> None:
     put_member(step, 1, Origin(fused("adam", [7]), 0))
     trained(step, [0, 7, 2], [0, 2, 0], 1, first=2)
     assert [entry for entry in step.array._steps.cache if entry.ready] == ready
+
+
+@pytest.mark.parametrize(
+    ("metrics", "ready_after"), [({}, 1), ({"mean": Metric(lambda output, target: output.mean())}, 3)]
+)
+def test_an_array_put_together_anew_is_recorded_by_its_first_step(metrics: dict[str, Metric], ready_after: int) -> None:
+    """Members wider than those before need another array; it computes the same, unless other scores are asked for."""
+    step = fused("adam", [0, 1])
+    trained(step, [0, 1], [0, 0], 2)
+    fresh = fused("adam", [0, 7], [6, 9])
+    fresh = ArrayStep(fresh.array, fresh.definition[0], F.cross_entropy, metrics, EPOCHS, Precision(), LENGTH)
+    made = recomposed(fresh, [Origin(step, 0), None])
+    x, y = data(0, 2, 0)
+    ready = []
+    for _ in range(3):
+        made.train(per_member(torch.stack([x, x])), per_member(torch.stack([y, y])))
+        ready.append(any(entry.ready for entry in made.array._steps.cache))
+    assert ready.index(True) + 1 == ready_after
 
 
 def bare(number: int, width: int, activation: type[nn.Module]) -> nn.Module:
