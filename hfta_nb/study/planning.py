@@ -67,14 +67,14 @@ def fitted(study: Definition) -> list[Group]:
     return trainer.arrays
 
 
-def name_of(group: Group) -> str:
-    """The name of an array in profiles and plans of flotillas."""
-    return f"array {group.index}"
+def array_name(index: int) -> str:
+    """The name of an array, by its number, in profiles and plans of flotillas."""
+    return f"array {index}"
 
 
 def profiled(study: Definition, groups: Sequence[Group], cache: Path | None, devices: int) -> Profile:
     """See `Study.profile`; of these arrays."""
-    by_name = {name_of(group): group for group in groups}
+    by_name = {array_name(group.index): group for group in groups}
     members = {name: len(group.variants) for name, group in by_name.items()}
     return profile(Arrays(study.settings(), by_name, study.devices_batch_norm), members, devices, cache=cache)
 

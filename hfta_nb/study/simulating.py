@@ -9,13 +9,13 @@ from hfta_nb.errors import StudyError
 from hfta_nb.fleet import Profile, Simulation, simulate
 from hfta_nb.fleet.rates import assumed
 from hfta_nb.plan import Group
-from hfta_nb.study.planning import name_of
+from hfta_nb.study.planning import array_name
 from hfta_nb.study.protocol import Definition
 
 
 def simulated(study: Definition, gpus: int, profile: Profile | None, price_per_device_h: float) -> Simulation:
     """See `Study.simulate`."""
-    groups = {name_of(group): group for group in study.plan_groups}
+    groups = {array_name(group.index): group for group in study.plan_groups}
     rates = {name: _rates(name, group, profile) for name, group in groups.items()}
     samples = {name: study.epochs * _epoch_samples(study, group) for name, group in groups.items()}
     longest_first = sorted(groups, key=lambda name: -samples[name] / rates[name][0])

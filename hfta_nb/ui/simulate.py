@@ -10,7 +10,7 @@ import ipywidgets
 from hfta_nb import events as ev
 from hfta_nb import executors, fleet
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.study import Study
+from hfta_nb.study import Study, array_name
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.fields import price, whole
 from hfta_nb.ui.measuring import Measuring
@@ -160,7 +160,7 @@ class Simulate(Section):
     def _heard(self, rates: Mapping[int, ev.RateMeasured], state: str, reason: str) -> None:
         """Called from any thread: what was measured so far, and the state of measuring."""
         if state == ev.COMPLETE:
-            found = {f"array {r.group}": (r.members, r.samples_per_s, r.memory_bytes) for r in rates.values()}
+            found = {array_name(r.group): (r.members, r.samples_per_s, r.memory_bytes) for r in rates.values()}
             self.profile = fleet.Profile({name: fleet.Measured(*row) for name, row in found.items()})
             self._later.soon(self.draw)
         elif state == ev.FAILED:
