@@ -7,6 +7,8 @@ cost nothing, as they are created once. The remaining kernels allocate memory as
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -173,13 +175,27 @@ class _Builder:
         draws: bool,
         cut: int,
     ) -> Program:
-        results = [self.layout.tensor(p) for p in self.outputs]
+        results = self._results()
         drawing = generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
         there = {s: self.trace.held[s] for s in self.fixed}
         source = Source(self.recorded, there, self.outputs, self.gradients, generators)
         return Program(steps, results, rest, made, drawing, self.layout.slots, left, setting, choices, cut, source)
+
+    def _results(self) -> list[Tensor | Fetch]:
+        """The results; those that a run allocates, and that nothing else uses, need no copy."""
+        of_first_half = {s for c in self.calls[: self.half] for s in c.makes}
+        used = {s for c in self.calls[self.half :] for s in c.reads() | c.writes} & of_first_half
+        times = Counter([p.storage for p in self.outputs] + [p.storage for p, _ in self.gradients])
+        found: list[Tensor | Fetch] = []
+        for place in self.outputs:
+            result = self.layout.tensor(place)
+            whole = math.prod(place.size) * place.dtype.itemsize == self.trace.sizes[place.storage]
+            if isinstance(result, Fetch) and whole and times[place.storage] == 1 and place.storage not in used:
+                result = replace(result, last=True)
+            found.append(result)
+        return found
 
     # Creating calls.
 

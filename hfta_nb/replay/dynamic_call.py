@@ -18,10 +18,20 @@ class Fetch:
 
     storage: int
     view: BufferView | None
+    last: bool = False
+    """Nothing else uses the tensor afterwards."""
 
     def get(self, made: list[Any]) -> Tensor:
         base: Tensor = made[self.storage]
         return base if self.view is None else base.as_strided(self.view.size, self.view.stride, self.view.offset)
+
+    def result(self, made: list[Any]) -> Tensor:
+        """The tensor for the caller of the program: a copy, unless nothing else uses it."""
+        found = self.get(made)
+        if not self.last:
+            return found.clone()
+        made[self.storage] = None  # else it would keep the caller's graph alive
+        return found
 
 
 def copied(gradients: Sequence[tuple[Tensor, Tensor | Fetch]], made: list[Any]) -> None:

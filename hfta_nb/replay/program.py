@@ -50,7 +50,7 @@ class Program:
     lanes: ParallelLanes | None = None
 
     def run(self) -> list[Tensor]:
-        """Compute; returns copies of the results, and writes gradients to their destinations."""
+        """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
         if self.decision.compiled is not None:
             return self.decision.compiled()
         results = self.execute(self.steps, self.results, self.gradients, self.generators, self.lanes)
@@ -66,7 +66,7 @@ class Program:
         generators: MemberGenerators | None,
         lanes: ParallelLanes | None = None,
     ) -> list[Tensor]:
-        """Run some of the steps, below autograd and autocast; returns copies of `results`."""
+        """Run some of the steps, below autograd and autocast; returns `results` in memory of their own."""
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels read this; all kernels run below autograd here
         try:
@@ -84,7 +84,7 @@ class Program:
                         for step in steps:
                             step()
                 copied(gradients, made)
-                return [(r.get(made) if isinstance(r, Fetch) else r).clone() for r in results]
+                return [r.result(made) if isinstance(r, Fetch) else r.clone() for r in results]
         finally:
             torch._C._set_grad_enabled(on)
             if self.setting is not None:

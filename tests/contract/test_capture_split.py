@@ -50,8 +50,31 @@ def test_every_module_is_replayed(row: ModuleRow, block: int, device: torch.devi
     assert (notes(array) == REPLAYED) == (row.name not in NOT), notes(array)
 
 
-def test_outputs_and_gradients_are_the_caller_s(x: Tensor, device: torch.device) -> None:
-    array, other = pair(mlp, device)
+def norm() -> nn.Module:
+    """A layer whose kernel allocates the output, which its backward does not read."""
+    return nn.BatchNorm1d(5)
+
+
+def padded() -> nn.Module:
+    """Ends with a kernel that allocates exactly what is returned."""
+    return nn.Sequential(nn.Linear(5, 5), nn.ConstantPad1d(1, 0.5))
+
+
+class Squared(nn.Module):
+    """Returns a norm's output, which the backward of the other output reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = norm()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.norm(x)
+        return out, out * out
+
+
+@pytest.mark.parametrize("build", [mlp, norm, padded])
+def test_outputs_and_gradients_are_the_caller_s(build: Any, x: Tensor, device: torch.device) -> None:
+    array, other = pair(build, device)
     warm(array, other, x)
     first = one_step(array, x)
     kept, before = first.detach().clone(), x.clone()
@@ -63,6 +86,24 @@ def test_outputs_and_gradients_are_the_caller_s(x: Tensor, device: torch.device)
         one_step(other, x + shift)
     one_step(array, x)
     one_step(other, x)
+    same(array, other)
+
+
+@pytest.mark.parametrize("build", [norm, Squared])
+def test_outputs_may_be_written_to_before_the_backward(build: Any, x: Tensor, device: torch.device) -> None:
+    array, other = pair(build, device)
+    for _ in range(4):
+        one_step(array, x)
+        one_step(other, x)
+    weights = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(1)).to(device)
+    for a in (array, other):
+        forget(a)
+        outputs = a(x) if build is Squared else (a(x),)
+        loss = sum((out * weights).sum() for out in outputs)  # does not read the outputs in its backward
+        for out in outputs if a is array else ():
+            assert replayed(out)
+            out.detach().zero_()
+        loss.backward()
     same(array, other)
 
 
@@ -111,8 +152,9 @@ def test_two_forwards_before_a_backward(x: Tensor, device: torch.device) -> None
     same(array, other)
 
 
-def test_a_forward_whose_outputs_are_gone_is_not_waited_for(x: Tensor, device: torch.device) -> None:
-    array, other = pair(plain, device)
+@pytest.mark.parametrize("build", [plain, norm, padded])
+def test_a_forward_whose_outputs_are_gone_is_not_waited_for(build: Any, x: Tensor, device: torch.device) -> None:
+    array, other = pair(build, device)
     warm(array, other, x)
     for _ in range(3):
         out = array(x)
