@@ -155,7 +155,7 @@ def tracked_attributes(
     for (path, name), value in given.items():
         _set(modules[path], name, value)
     start = held() if given else before
-    contents = _contents(root, start, None if deep else given)
+    contents = _contents(modules, start, None if deep else given)
     try:
         yield
     finally:
@@ -188,9 +188,10 @@ def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any
             _set(module, name, value)
 
 
-def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any) -> dict[AttributeKey, Any]:
+def _contents(
+    modules: Mapping[str, nn.Module], state: Mapping[str, Mapping[str, Any]], only: Any
+) -> dict[AttributeKey, Any]:
     """Copies of attributes whose content may change; attributes that cannot be copied are not tracked."""
-    modules = dict(root.named_modules())
     wanted = [
         (path, name, value)
         for path, held in state.items()
@@ -203,8 +204,10 @@ def _contents(root: nn.Module, state: Mapping[str, Mapping[str, Any]], only: Any
     found: dict[AttributeKey, Any] = {}
     if not wanted:
         return found
-    memo: Memo = {id(v): v for module in root.modules() for v in module._buffers.values() if v is not None}
-    memo |= {id(own): own for own in (*root.parameters(), *root.modules())}
+    memo: Memo = {}
+    for module in modules.values():
+        own = *module._buffers.values(), *module._parameters.values(), module
+        memo |= {id(v): v for v in own if v is not None}
     for path, name, value in wanted:
         with suppress(TypeError):
             found[path, name] = copy_value(value, memo)

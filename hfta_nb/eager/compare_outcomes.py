@@ -112,9 +112,10 @@ def _measured(pairs: Sequence[Pair]) -> list[Pair]:
     found = []
     for group in kinds.values():
         own, alone = [p.own.detach() for p in group], [p.alone.detach() for p in group]
-        norms = [*torch._foreach_norm(torch._foreach_sub(own, alone), float("inf"))]
-        norms += torch._foreach_norm(alone, float("inf"))
-        values = torch.stack(norms).tolist()
+        away = torch._foreach_sub(own, alone)
+        torch._foreach_abs_(away)  # the norm of order infinity takes four times as long
+        largest = [*torch._foreach_max(away), *torch._foreach_max(torch._foreach_abs(alone))]
+        values = torch.stack(largest).tolist()
         for i, pair in enumerate(group):
             found.append(pair._replace(off=values[i], size=values[len(group) + i]))
     return found

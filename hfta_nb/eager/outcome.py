@@ -19,6 +19,9 @@ MemberOutcome = dict[str, Any]
 INPUT_GRADIENT = "gradient of input "
 """Prefix of the keys of gradients of inputs."""
 
+BUFFER, PARAMETER = "buffer ", "parameter "
+"""Prefixes of the keys of buffers and of parameters."""
+
 
 @dataclass(frozen=True)
 class Computation:

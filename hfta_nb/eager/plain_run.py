@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import (
+    BUFFER,
+    PARAMETER,
     Computation,
     MemberOutcome,
     attribute_outcome,
@@ -47,7 +49,6 @@ class PlainRun:
         self._plain = plain_member(state, member)
         self._streams = dict(state.generators.states[member])
         self._process_streams = state.engine.process_streams.start()
-        self._parameters = [arena.data[member].clone() for arena in state.arenas]
 
     def outcome(self) -> MemberOutcome:
         """What the plain module computes."""
@@ -57,7 +58,10 @@ class PlainRun:
         return found
 
     def outcome_of(self, plain: nn.Module) -> MemberOutcome:
-        """What a module of the member's class computes; the array's random streams are left unchanged."""
+        """What a module of the member's class computes; the array's random streams are left unchanged.
+
+        Parameters are part of it if they differ from the member's in the array.
+        """
         generators, changes = self.state.generators, dict[AttributeKey, Any]()
         leaves = copied_leaves(self._leaves)
         now, process_now = list(generators.states), process_streams.stream_states()
@@ -71,19 +75,17 @@ class PlainRun:
         finally:
             generators.states = now
             process_streams.set_stream_states(process_now)
-        found |= {f"buffer {k}": v.detach() for k, v in plain.named_buffers() if k in slots.buffers}
-        found |= {f"parameter {k}": v.detach() for k, v in plain.named_parameters()}
+        found |= {f"{BUFFER}{k}": v.detach() for k, v in plain.named_buffers() if k in slots.buffers}
+        if not self._parameters_equal(plain):
+            found |= {f"{PARAMETER}{k}": v.detach() for k, v in plain.named_parameters()}
         return found | stream_outcome(streams) | attribute_outcome(changes)
 
-    def parameters_unchanged(self) -> bool:
-        """True if neither the array's call nor the plain module wrote to a parameter of the member."""
-        before: dict[str, Tensor] = {}
-        for arena, row in zip(self.state.arenas, self._parameters, strict=True):
-            if not torch.equal(arena.data[self.member], row):
-                return False
-            before |= {span.name: row[span.start : span.stop] for span in arena.spans}
-        own = {name: p.detach().flatten() for name, p in self._plain.named_parameters()}
-        return own.keys() == before.keys() and all(torch.equal(own[name], before[name]) for name in own)
+    def _parameters_equal(self, plain: nn.Module) -> bool:
+        """True if the parameters of `plain` are those of the member in the array, to the bit."""
+        rows = [(arena.data[self.member], span) for arena in self.state.arenas for span in arena.spans]
+        kept = {span.name: row[span.start : span.stop].view(span.shape) for row, span in rows}
+        own = dict(plain.named_parameters())
+        return own.keys() == kept.keys() and all(torch.equal(p, kept[name]) for name, p in own.items())
 
     def _computed(self, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
         computation = self.computation

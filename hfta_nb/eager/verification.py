@@ -8,7 +8,7 @@ on, and the call is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ from hfta_nb.eager.divergence import first_divergence, rows_of
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.member_gradients import MemberGradients
 from hfta_nb.eager.outcome import (
+    BUFFER,
     INPUT_GRADIENT,
+    PARAMETER,
     Computation,
     MemberOutcome,
     attribute_outcome,
@@ -32,6 +34,7 @@ from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.plain_run import PlainRun
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.tolerance import largest_value
+from hfta_nb.members.arena import Arena
 
 VERIFY_MODES = ("first", "always", "never")
 """When calls are verified."""
@@ -94,8 +97,8 @@ class Verification:
         if ran:
             of_member = MemberGradients(self.state, self.restore, self.inputs, self.computation, self.member)
             together |= of_member.outcome(ran, self.plain_run.seconds)
-        if self.plain_run.parameters_unchanged():
-            alone = {k: v for k, v in alone.items() if not k.startswith("parameter ")}
+        if any(key.startswith(PARAMETER) for key in alone):
+            together |= self._rows(PARAMETER, self.state.arenas)
         off = self._different(together, alone)
         if off:
             self.restore()
@@ -117,16 +120,19 @@ class Verification:
         return found | self._member_state()
 
     def _member_state(self) -> MemberOutcome:
-        """Parameters, buffers, random streams and attributes that the member has after the call."""
+        """Buffers, random streams and attributes that the member has after the call."""
         state, m = self.state, self.member
-        found: MemberOutcome = {}
-        for kind, arenas in (("parameter", state.arenas), ("buffer", state.buffer_arenas)):
-            for arena in arenas:
-                row = arena.data[m].clone()
-                for span in arena.spans:
-                    found[f"{kind} {span.name}"] = row[span.start : span.stop].view(span.shape)
-        found |= {f"buffer {k}": rows[m] for k, rows in state.engine.resized_buffers.items() if m in rows}
+        found = self._rows(BUFFER, state.buffer_arenas)
+        found |= {f"{BUFFER}{k}": rows[m] for k, rows in state.engine.resized_buffers.items() if m in rows}
         return found | stream_outcome(state.generators.states[m]) | attribute_outcome(state.engine.attributes.of(m))
+
+    def _rows(self, kind: str, arenas: Sequence[Arena]) -> MemberOutcome:
+        """Copies of the member's tensors, by this prefix and their names."""
+        found: MemberOutcome = {}
+        for arena in arenas:
+            row = arena.data[self.member].clone()
+            found |= {f"{kind}{span.name}": row[span.start : span.stop].view(span.shape) for span in arena.spans}
+        return found
 
     def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:
         """The keys under which the outcomes differ by more than rounding."""
