@@ -45,7 +45,7 @@ class PlainRun:
     def __init__(self, state: ArrayState, member: int, inputs: Inputs, computation: Computation) -> None:
         self.state, self.member, self.computation = state, member, computation
         self.seconds = 0.0
-        self._leaves = copied_leaves(inputs.member(member))
+        self._leaves, self._own = copied_leaves(inputs.member(member)), inputs.per_member
         self._plain = plain_member(state, member)
         self._streams = dict(state.generators.states[member])
         self._process_streams = state.engine.process_streams.start()
@@ -57,13 +57,38 @@ class PlainRun:
         self.seconds = time.thread_time() - begin
         return found
 
-    def outcome_of(self, plain: nn.Module) -> MemberOutcome:
+    def nudged_outcome(self, plain: nn.Module) -> MemberOutcome:
+        """What a copy of the plain module computes after the last bits of its parameters have changed.
+
+        Without parameters (a loss of existing outputs), those of the member's own inputs change.
+        """
+        learned = [p for p in plain.parameters() if p.is_floating_point()]
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for p in learned:
+                signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
+                p.mul_(1 + torch.finfo(p.dtype).eps * signs)
+        if learned:
+            return self.outcome_of(plain)
+        leaves = copied_leaves(self._leaves)
+        with torch.no_grad():
+            for v, own in zip(leaves, self._own, strict=True):
+                if own and v.is_floating_point():
+                    fewer = torch.randint(0, 2, v.shape, generator=generator).to(v)
+                    v.mul_(1 - torch.finfo(v.dtype).eps * fewer)  # a probability stays within [0, 1]
+        return self.outcome_of(plain, leaves)
+
+    def outcome_of(self, plain: nn.Module, leaves: list[Any] | None = None) -> MemberOutcome:
         """What a module of the member's class computes; the array's random streams are left unchanged.
 
         Parameters are part of it if they differ from the member's in the array.
+
+        Args:
+            plain: the module.
+            leaves: of the inputs; None for those of the call.
         """
         generators, changes = self.state.generators, dict[AttributeKey, Any]()
-        leaves = copied_leaves(self._leaves)
+        leaves = copied_leaves(self._leaves) if leaves is None else leaves
         now, process_now = list(generators.states), process_streams.stream_states()
         generators.keep(self.member, self._streams)
         process_streams.set_stream_states(self._process_streams)

@@ -40,7 +40,8 @@ VERIFY_MODES = ("first", "always", "never")
 """When calls are verified."""
 
 _SENSITIVE = 32.0
-"""A member may differ this many times as much as the plain module does when the last bits of its parameters change."""
+"""A member may differ this many times as much as the plain module does when last bits change; see
+`PlainRun.nudged_outcome`."""
 
 
 class Verification:
@@ -150,13 +151,7 @@ class Verification:
             self.restore()
             nudged = plain_member(self.state, self.member)
             after()
-            generator = torch.Generator().manual_seed(0)
-            with torch.no_grad():
-                for p in nudged.parameters():
-                    if p.is_floating_point():
-                        signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
-                        p.mul_(1 + torch.finfo(p.dtype).eps * signs)
-            self._nudged = self.plain_run.outcome_of(nudged)
+            self._nudged = self.plain_run.nudged_outcome(nudged)
         other = self._nudged.get(key)
         if not (isinstance(own, Tensor) and isinstance(alone, Tensor) and isinstance(other, Tensor)):
             return not alike(other, alone, None)

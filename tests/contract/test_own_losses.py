@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array import FusedArray
-from hfta_nb.errors import FusionError, MemberError
+from hfta_nb.errors import ArrayWarning, FusionError, MemberError
 from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, pair_of, same
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, plain
@@ -335,3 +335,28 @@ def test_what_is_asked_wrongly_is_told(x: Tensor, y: Tensor, device: torch.devic
     with pytest.raises(MemberError, match=r"member 0, the loss or metric"):
         array.losses(F.cross_entropy, out, y[:2])
     assert _step(array, x, y).shape == (MEMBERS,)
+
+
+@pytest.mark.usefixtures("verified")
+def test_a_loss_that_is_rounding_alone_is_no_difference(device: torch.device) -> None:
+    """The sum of normalised values is zero but for rounding, which depends on how they are stored."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 16, 8, 8, device=device)
+    array = hfta.fuse([nn.BatchNorm2d(16).to(device) for _ in range(4)])
+    for _ in range(3):
+        losses = array.losses(lambda out, _: out.sum(), array(x), x)
+        losses.sum().backward()
+        torch.testing.assert_close(losses.detach(), torch.zeros(4, device=device), atol=1e-2, rtol=0)
+
+
+@pytest.mark.usefixtures("verified")
+def test_a_loss_that_differs_under_vmap_is_found(device: torch.device) -> None:
+    array = hfta.fuse([nn.Linear(5, 5).to(device) for _ in range(3)])
+
+    def wrong(out: Tensor, _: Any) -> Tensor:
+        return out.square().sum() + (torch._C._functorch.maybe_current_level() is not None)
+
+    out = array(torch.randn(6, 5, device=device))
+    with pytest.warns(ArrayWarning, match="than alone"):
+        losses = array.losses(wrong, out, torch.zeros(6, device=device))
+    torch.testing.assert_close(losses, out.square().sum((1, 2)))
