@@ -21,8 +21,8 @@ from hfta_nb.eager.outcome import (
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.rules.autocast import uncast
 
-_FEW, _LONG_S = 3, 3e-3
-"""Blocks of more members whose plain module takes longer than this are not differentiated as a whole."""
+_FEW, _LONG_S = 3, 6e-3
+"""Blocks are not differentiated as a whole if their plain modules, except the first number, take longer than this."""
 
 
 class MemberGradients:
@@ -63,8 +63,8 @@ class MemberGradients:
         if not outputs:
             return {}
         total = weighted_sum(outputs)
-        # Where kernels dominate, a backward through all members of a block takes longer than a new call of two.
-        many = block.stop - block.start > _FEW and plain_s > _LONG_S
+        # A backward through all members of a block may take longer than a new call of two.
+        many = (block.stop - block.start - _FEW) * plain_s > _LONG_S
         if many or any(map(own_function, nodes([total]))):
             return self._recomputed()
         names = [name for name, p in block.parameters.items() if p.requires_grad]
