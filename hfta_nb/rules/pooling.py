@@ -27,9 +27,9 @@ def _pool(axes: int) -> Rule:
             rest = {k: v for k, v in kwargs.items() if k != "input"}
             out = function(together, *args[1:], **rest)
             if among_channels:
-                parts = [t.unflatten(1, whole.shape[0:3:2]).transpose(0, 1) for t in _several(out)]
+                parts = [t.view(len(t), *whole.shape[0:3:2], *t.shape[2:]).transpose(0, 1) for t in _several(out)]
             else:
-                parts = [t.unflatten(0, whole.shape[: -axes - 1]) for t in _several(out)]
+                parts = [t.view(*whole.shape[: -axes - 1], *t.shape[1:]) for t in _several(out)]
             wrapped = tuple(context.wrapped(t) for t in parts)
         context.note(function, "the members beside each other, in the channels or in the batch")
         return wrapped if isinstance(out, tuple) else wrapped[0]
