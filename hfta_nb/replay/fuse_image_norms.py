@@ -217,7 +217,8 @@ class _Parts:
         self.groups = norm.args[6] if norm.function is _aten.native_group_norm.default else 0
         self.act, self.pool, self.side = after[0] if after else None, len(after) > 1, _last(self.x)
         kept = [p for p in (*norm.args, *norm.results) if isinstance(p, BufferView)]
-        if any(p.dtype != torch.float32 for p in kept) or not (self.groups or norm.args[5]):  # in training
+        self.fixed = not self.groups and not norm.args[5]
+        if any(p.dtype != torch.float32 for p in kept) or (self.fixed and (self.backward or norm.args[3] is None)):
             return False
         if self.side is None or not all(_contiguous(p) or p in (self.x, self.out) for p in kept):
             return False
@@ -301,7 +302,7 @@ class _Parts:
         size = samples, channels, height, width
         momentum = 0.0 if own else norm.args[6]
         relu = self.act is not None and self.act.function is _RELU
-        how = Images(size, own, bool(self.side), relu, self.pool, norm.args[7], momentum)
+        how = Images(size, own, bool(self.side), relu, self.pool, norm.args[7], momentum, fixed=self.fixed)
         more: dict[str, Any] = {}
         if self.act is not None and not relu:
             given, more[CHOSEN], kinds = self.act.args

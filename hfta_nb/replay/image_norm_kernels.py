@@ -106,7 +106,8 @@ def chosen(forward: Instruction, backward: Instruction | None, device: torch.dev
     shapes = {n: _operand(p) for n, p in names.items()}
     asked = tuple(n for n in _GRADIENTS if n in rooms)
     torchs = partial(_by_torch, tuple(shapes), forward.function.images, asked)
-    made = {n: _operand(p) for n, p in rooms.items() if p is not None}
+    # By running statistics, mean and scale are empty.
+    made = {n: _operand(p) for n, p in rooms.items() if p is not None and 0 not in p.size}
     own = KernelVariant(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
     named = _Named((forward if backward is None else backward).function, asked)
     return choose(named, torchs, list(shapes.values()), {}, device, [own])
@@ -143,10 +144,12 @@ class _Own:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         rooms = self._rooms
-        given: dict[str, Any] = dict(zip(self._names, tensors, strict=True)) | {n: rooms[n] for n in ("mean", "scale")}
+        given: dict[str, Any] = dict(zip(self._names, tensors, strict=True)) | {n: rooms.get(n) for n in RESULTS[1:]}
         given[CHOSEN] = self._chosen
+        if self._forward.images.fixed:
+            given["running_var"] = given["running_var"].abs()
         forward, backward = self._calls
-        forward(*(given[n] for n in self._forward.names), **{n: rooms[n] for n in RESULTS})
+        forward(*(given[n] for n in self._forward.names), **{n: rooms.get(n) for n in RESULTS})
         if backward is not None and self._backward is not None:
             made = {"dx": "out", "weight_grad": "weight_grad", "bias_grad": "bias_grad"}
             backward(*(given[n] for n in self._backward.names), **{made[n]: rooms[n] for n in _GRADIENTS if n in rooms})
@@ -177,8 +180,9 @@ def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensor
     if how.groups:
         out, mean, scale = _aten.native_group_norm(x, weight, bias, *counts, how.eps)
     else:
-        running = given.get("running_mean"), given.get("running_var")
-        out, mean, scale = torch.native_batch_norm(x, weight, bias, *running, True, how.momentum, how.eps)
+        # What measures draws numbers of both signs.
+        running = given.get("running_mean"), given["running_var"].abs() if how.fixed else given.get("running_var")
+        out, mean, scale = torch.native_batch_norm(x, weight, bias, *running, not how.fixed, how.momentum, how.eps)
     before, chosen = _apart(out, how), _in_turn(how)
     if how.kinds:
         out = _together(torch.ops.hfta_nb.by_kind(before, chosen, how.kinds))
@@ -187,7 +191,7 @@ def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensor
     if how.pool:
         out, indices = _aten.max_pool2d_with_indices(relu, [2, 2], [2, 2])
     if "grad" not in given:
-        return out, mean, scale
+        return (out,) if how.fixed else (out, mean, scale)
     grad = given["grad"]
     if how.pool:
         grad = _aten.max_pool2d_with_indices_backward(grad, relu, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)

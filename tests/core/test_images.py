@@ -165,6 +165,32 @@ def test_activations_by_member_that_change_between_runs(size: tuple[int, ...], l
             near(own_result, torchs, true)
 
 
+@pytest.mark.usefixtures("own_libraries")
+@pytest.mark.parametrize("kinds", ["", "gelu,relu"])
+@pytest.mark.parametrize(
+    ("size", "last", "pool"), [((3, 18, 7, 6), True, True), ((3, 18, 5, 6), True, False), ((3, 18, 5, 6), False, False)]
+)
+def test_by_running_statistics(size: tuple[int, ...], last: bool, pool: bool, kinds: str) -> None:
+    members = 2 if kinds else 1
+    how = Images(size, 0, last, not kinds, pool, 1e-5, 0.1, kinds=kinds, members=members, fixed=True)
+    more = ([torch.tensor([True, False]), torch.tensor([False, True])],) if kinds else ()
+    names = ("x", "weight", "bias", "running_mean", "running_var", *((CHOSEN,) if kinds else ()))
+    x, (weight, bias, mean, variance) = _draw(1, *size), (_draw(seed, size[1]) for seed in (2, 3, 4, 5))
+    given = [channels_last(x) if last else x, weight, bias, mean, variance.abs()]
+    before = [t.clone() for t in given]
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        own = [t.to(dtype).contiguous() for t in given]
+        out = F.batch_norm(own[0], own[3], own[4], own[1], own[2], False, 0.1, 1e-5)
+        parts = out.split(size[1] // members, 1)
+        out = torch.cat([F.gelu(parts[0]), F.relu(parts[1])], 1) if kinds else F.relu(out)
+        found.append(F.max_pool2d(out, 2) if pool else out)
+    out = torch.empty_like(channels_last(found[1]) if last else found[1])
+    Kernel(how, False, names, RESULTS).bind()(*given, *more, out=out, mean=torch.empty(0), scale=torch.empty(0))
+    near(out, found[1], found[0])
+    assert all(map(torch.equal, given, before))
+
+
 class _Looking(nn.Module):
     """Its result depends on what stands between a norm and its ReLU as well."""
 

@@ -1,5 +1,5 @@
-/* Batch norm in training and group norm of float32 images, with optional subsequent ReLU (or an activation for each
-   channel) and 2 x 2 max-pooling, and the gradients.
+/* Batch norm and group norm of float32 images, with optional subsequent ReLU (or an activation for each channel) and
+   2 x 2 max-pooling, and the gradients; of a batch norm, in training alone.
 
    Intermediate values are never written: forward computes them where they are needed, and backward recomputes them.
    Group norm processes one sample after another, so that a sample stays in cache from its sums to its result. Sums of 64
@@ -85,6 +85,16 @@ static void affine(const images *n, columns c, const float *mean, const float *s
     }
 }
 
+static void follow_all(const images *n, columns c, ptrdiff_t first, ptrdiff_t stop, ptrdiff_t size, ptrdiff_t made) {
+    for (ptrdiff_t s = first; s < stop; s++)
+        if (n->kinds)
+            apply_sample(n, n->x + s * size, n->out + s * made, c, BY_CHANNEL);
+        else if (n->relu)
+            apply_sample(n, n->x + s * size, n->out + s * made, c, 1);
+        else
+            apply_sample(n, n->x + s * size, n->out + s * made, c, 0);
+}
+
 void hfta_images(const images *n) {
     const ptrdiff_t channels = n->channels, pixels = n->height * n->width, size = channels * pixels;
     const ptrdiff_t made = n->pool ? channels * (n->height / 2) * (n->width / 2) : size;
@@ -92,6 +102,12 @@ void hfta_images(const images *n) {
     const ptrdiff_t group = channels / groups;
     const double count = (double)(group * pixels * together), kept = 1 - n->momentum;
     const columns c = columns_of(n);
+    if (n->fixed) {
+        for (ptrdiff_t i = 0; i < channels; i++) c.off[i] = (float)(1 / sqrt((double)n->running_var[i] + n->eps));
+        affine(n, c, n->running_mean, c.off, 1);
+        follow_all(n, c, 0, n->samples, size, made);
+        return;
+    }
     for (ptrdiff_t first = 0; first < n->samples; first += together) {
         float *mean = n->mean + (n->groups ? first * groups : 0), *scale = n->scale + (n->groups ? first * groups : 0);
         memset(n->sums, 0, 8 * (size_t)channels);
@@ -109,13 +125,7 @@ void hfta_images(const images *n) {
                 n->running_var[g] = (float)(kept * (double)n->running_var[g] + n->momentum * squares / (count - 1));
         }
         affine(n, c, mean, scale, group);
-        for (ptrdiff_t s = first; s < first + together; s++)
-            if (n->kinds)
-                apply_sample(n, n->x + s * size, n->out + s * made, c, BY_CHANNEL);
-            else if (n->relu)
-                apply_sample(n, n->x + s * size, n->out + s * made, c, 1);
-            else
-                apply_sample(n, n->x + s * size, n->out + s * made, c, 0);
+        follow_all(n, c, first, first + together, size, made);
     }
 }
 

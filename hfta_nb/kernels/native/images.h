@@ -15,6 +15,7 @@ typedef struct {
     ptrdiff_t last;   /* channels are adjacent in memory; otherwise pixels are */
     ptrdiff_t turned; /* the gradient's pixels are adjacent, although the image's channels are */
     ptrdiff_t relu, pool;
+    ptrdiff_t fixed; /* a batch norm by the running statistics, without gradients; mean and scale are not written */
     double eps, momentum;
     const float *x, *grad, *weight, *bias; /* weight and bias null for none; grad of the gradients alone */
     float *out;

@@ -1,4 +1,4 @@
-"""Bindings of `images.c`: batch norm in training and group norm of images, with activation and max-pooling after it."""
+"""Bindings of `images.c`: batch norm and group norm of images, with activation and max-pooling after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.native.build import library
 
-_NUMBERS = ("samples", "channels", "height", "width", "groups", "last", "turned", "relu", "pool")
+_NUMBERS = ("samples", "channels", "height", "width", "groups", "last", "turned", "relu", "pool", "fixed")
 _POINTERS = (
     *("x", "grad", "weight", "bias", "out", "mean", "scale", "running_mean", "running_var"),
     *("weight_grad", "bias_grad", "room", "sums", "kinds"),
@@ -45,6 +45,7 @@ class Images:
         relu, pool: whether a ReLU and a max-pooling with 2 x 2 windows follow.
         kinds: names of activations, separated by commas, if each of several members has one of them in place of a ReLU.
         members: whose channels lie one after another; each has as many.
+        fixed: a batch norm by the running statistics, without gradients.
         eps: added to the variance.
         momentum: of the running statistics.
         turned: the pixels of the gradient are adjacent, although `last` is True.
@@ -60,6 +61,7 @@ class Images:
     turned: bool = False
     kinds: str = ""
     members: int = 1
+    fixed: bool = False
 
 
 def filled(channels: int) -> int:
@@ -88,6 +90,7 @@ class Bound:
         found = library("images", wait=False)
         assert found is not None  # the caller has checked `usable`
         self._images = _Images(*images.size, images.groups, images.last, images.turned, images.relu, images.pool)
+        self._images.fixed = images.fixed
         self._images.eps, self._images.momentum = images.eps, images.momentum
         found.hfta_images_room.restype = ctypes.c_ssize_t
         self._argument = ctypes.byref(self._images)
