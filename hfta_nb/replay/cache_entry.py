@@ -37,6 +37,7 @@ class CacheEntry:
         choices: of kernels in the program.
         program: the program, once there is one.
         layout: of images, if there was a choice.
+        as_given: the inputs of a call without gradients keep their layout.
         block_size: how many members run at once.
         threads: see `FusedArray.threads`.
     """
@@ -53,6 +54,7 @@ class CacheEntry:
     choices: Sequence[Choice] = ()
     program: Program | None = None
     layout: Layout | None = None
+    as_given: bool = False
     block_size: int = 0
     threads: str = ""
 
@@ -63,6 +65,8 @@ class CacheEntry:
 
     def drop(self) -> None:
         """Discard the program and what belongs to it."""
+        if self.layout is not None:
+            self.inputs = None  # they may be channels last
         self.first, self.guards, self.program, self.layout = None, None, None, None
 
     def refuse(self, reason: str, forget: bool = False) -> None:

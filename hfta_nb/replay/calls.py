@@ -18,6 +18,7 @@ from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.replay.forward import CapturedForwards
+from hfta_nb.replay.layouts import LAST
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.results import CapturedResults
 from hfta_nb.replay.steps import BackwardArgs, CapturedSteps
@@ -38,12 +39,18 @@ class Calls:
 
     def __init__(self, state: ArrayState, helpers: RetryHelpers) -> None:
         self.state, self.helpers = state, helpers
-        self.steps, self.forwards, self.results = CapturedSteps(state), CapturedForwards(state), CapturedResults(state)
+        self.steps, self.forwards = CapturedSteps(state), CapturedForwards(state)
+        self.results = CapturedResults(state, self._channels_last)
 
     @property
     def caches(self) -> tuple[ProgramCache[Any], ...]:
         """The caches, one for each kind of calls."""
         return self.steps.cache, self.forwards.cache, self.results.cache
+
+    def _channels_last(self) -> bool:
+        """True if training steps run with channels-last images."""
+        entries = [*self.steps.cache, *self.forwards.cache]
+        return any(entry.layout is not None and entry.layout.chosen == LAST for entry in entries)
 
     def learn(self, other: Calls) -> None:
         """Know the calls that another array replays, of which this one has some of the members."""

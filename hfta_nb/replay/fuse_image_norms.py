@@ -1,8 +1,9 @@
-"""Replaces chains of image norm, ReLU and max-pooling, with their gradients, by two calls of the package's library.
+"""Replaces chains of image norm, activation and max-pooling, with their gradients, by two calls of the library.
 
-No intermediate results are written between the norm and the operations that follow it. The backward recomputes them:
-these kernels are limited by memory traffic beyond the cache. A chain is replaced if the library is measured to be
-faster than torch's kernels in sequence, and if no other call uses the intermediate results.
+The activation is a ReLU, or by member one of several kinds. No intermediate results are written between the norm and
+the operations that follow it. The backward recomputes them: these kernels are limited by memory traffic beyond the
+cache. A chain is replaced if the library is measured to be faster than torch's kernels in sequence, and if no other
+call uses the intermediate results.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hfta_nb.kernels.native import images
 from hfta_nb.kernels.native.images import Images
 from hfta_nb.kernels.strategy.autotune import Choice, write
 from hfta_nb.kernels.strategy.variants import PLAIN, Operand
-from hfta_nb.replay.image_norm_kernels import RESULTS, Kernel, chosen
+from hfta_nb.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel, chosen
 from hfta_nb.replay.trace import BufferView, Instruction
 
 _aten = torch.ops.aten
@@ -27,8 +28,11 @@ _NORMS = {
     _aten.native_batch_norm.default: _aten.native_batch_norm_backward.default,
 }
 _RELU, _RELU_BACKWARD = _aten.relu.default, _aten.threshold_backward.default
+_BY_KIND, _BY_KIND_BACKWARD = torch.ops.hfta_nb.by_kind.default, torch.ops.hfta_nb.by_kind_backward.default
 _POOL, _POOL_BACKWARD = _aten.max_pool2d_with_indices.default, _aten.max_pool2d_with_indices_backward.default
-_WINDOW = [2, 2], [2, 2], [0, 0], [1, 1], False
+_FOLLOWING = (_RELU, _BY_KIND), (_POOL,)
+_PRECEDING = (_RELU_BACKWARD, _BY_KIND_BACKWARD), (_POOL_BACKWARD,)
+_WINDOW = [2, 2], [2, 2], [0, 0], [1, 1]
 
 
 @dataclass
@@ -42,7 +46,7 @@ class _Chain:
 def chained(
     calls: Sequence[Instruction], wanted: Collection[int], half: int, lanes: Sequence[int] | None, device: torch.device
 ) -> tuple[list[Instruction], list[int], list[Choice]]:
-    """The calls, with chains replaced by the library's; for each its former index (of its last part); the choices.
+    """The calls, with chains replaced by the library's; for each its former index (see `_together`); the choices.
 
     Args:
         calls: of a program.
@@ -78,7 +82,7 @@ class _Chains:
         self.choices: dict[str, Choice] = {}
 
     def taken(self) -> tuple[list[Instruction], list[int]]:
-        """The calls, with chains replaced by the library's; and for each its former index (of its last part)."""
+        """The calls, with chains replaced by the library's; and for each its former index."""
         found: dict[int, Instruction | None] = {}
         if self._device.type == "cpu":
             for i, call in enumerate(self._calls):
@@ -105,7 +109,7 @@ class _Chains:
             if choice.chosen.name == PLAIN:
                 return {}
             gone: dict[int, Instruction | None] = dict.fromkeys([*chain.forward, *chain.backward])
-            gone[chain.forward[-1]] = forward
+            gone[chain.forward[0]] = forward
             if backward is not None:
                 gone[chain.backward[-1]] = backward
             return gone
@@ -116,8 +120,8 @@ class _Chains:
     def _chains(self, i: int) -> list[_Chain]:
         """Possible chains, from the longest one to the norm alone."""
         forward = [i]
-        for function in (_RELU, _POOL):
-            after = [r for r in self._reading(forward[-1]) if self._calls[r].function is function]
+        for functions in _FOLLOWING:
+            after = [r for r in self._reading(forward[-1]) if self._calls[r].function in functions]
             if len(after) != 1 or after[0] < forward[-1]:
                 break
             forward.append(after[0])
@@ -130,10 +134,10 @@ class _Chains:
         found = [j for j in self._reading(i, 1) if self._calls[j].function is _NORMS[call.function]]
         if len(found) != 1:
             return []
-        for function in (_RELU_BACKWARD, _POOL_BACKWARD):
+        for functions in _PRECEDING:
             grad = self._calls[found[0]].args[0]
             maker = self._maker.get(grad.storage) if isinstance(grad, BufferView) else None
-            if maker is None or self._calls[maker].function is not function:
+            if maker is None or self._calls[maker].function not in functions:
                 break
             found.insert(0, maker)
         return found
@@ -166,23 +170,32 @@ class _Chains:
         return not between & set(self._wanted) and all(set(self._readers.get(s, ())) <= own for s in between)
 
     def _together(self, chain: _Chain) -> bool:
-        """True if each half may run at its last call, with unchanged inputs for recomputation."""
+        """True if the forward may run at its first call and the gradients at their last one, with unchanged inputs for
+        recomputation.
+
+        At its first: members' running statistics that are strided are copied to their places right after the norm.
+        """
         calls = self._calls
-        for part in (chain.forward, chain.backward):
-            if not part:
-                continue
-            made = {s for k in part for s in calls[k].makes}
-            given = {s for k in part for s in calls[k].reads()}
-            rest = [calls[k] for k in range(part[0], part[-1]) if k not in part]
-            statistics = {a.storage for a in calls[part[0]].args[3:5] if isinstance(a, BufferView)}
-            touched = {s for c in rest for s in c.reads() | c.writes}
-            if len({self._apart[k] for k in part}) > 1 or touched & (made | statistics):
-                return False
-            if any(c.writes & given for c in rest):
+        if any(len({self._apart[k] for k in part}) > 1 for part in (chain.forward, chain.backward)):
+            return False
+        made = {s for k in chain.forward for s in calls[k].makes}
+        if any(c.writes & made for c in self._between(chain.forward)):
+            return False
+        if chain.backward:
+            made = {s for k in chain.backward for s in calls[k].makes}
+            given = {s for k in chain.backward for s in calls[k].reads()}
+            rest = self._between(chain.backward)
+            if any((c.reads() | c.writes) & made or c.writes & given for c in rest):
                 return False
         end = chain.backward[-1] if chain.backward else chain.forward[-1]
-        fixed = {a.storage for a in calls[chain.forward[0]].args[:3] if isinstance(a, BufferView)}
+        after = calls[chain.forward[1]] if len(chain.forward) > 1 else None
+        kinds = after.args[1] if after is not None and after.function is _BY_KIND else ()
+        fixed = {a.storage for a in (*calls[chain.forward[0]].args[:3], *kinds) if isinstance(a, BufferView)}
         return not any(calls[k].writes & fixed for k in range(chain.forward[0], end))
+
+    def _between(self, part: Sequence[int]) -> list[Instruction]:
+        """The calls among those of one half that do not belong to it."""
+        return [self._calls[k] for k in range(part[0], part[-1]) if k not in part]
 
 
 @dataclass
@@ -202,23 +215,54 @@ class _Parts:
         self.out: BufferView = out
         self.last: BufferView = last
         self.groups = norm.args[6] if norm.function is _aten.native_group_norm.default else 0
-        self.relu, self.pool, self.side = len(after) > 0, len(after) > 1, _last(self.x)
+        self.act, self.pool, self.side = after[0] if after else None, len(after) > 1, _last(self.x)
         kept = [p for p in (*norm.args, *norm.results) if isinstance(p, BufferView)]
-        if any(p.dtype != torch.float32 for p in kept) or not (self.groups or norm.args[5]):  # in training
+        self.fixed = not self.groups and not norm.args[5]
+        if any(p.dtype != torch.float32 for p in kept) or (self.fixed and (self.backward or norm.args[3] is None)):
             return False
         if self.side is None or not all(_contiguous(p) or p in (self.x, self.out) for p in kept):
             return False
         several = math.prod(self.x.size) // (self.x.size[0] * self.groups or self.x.size[1]) > 1
         if not several or not _alike(self.out, self.x):
             return False
-        if self.relu and not _as_one(after[0].args[0], after[0].results[0], self.out):
+        if self.act is not None and not (_as_one(self.act.args[0], self.act.results[0], self.out) and self._known()):
             return False
         return (not self.pool or self._pools(after[1])) and (not self.backward or self._backward_fits())
 
+    def _known(self) -> bool:
+        """True if the library has the activation, and it treats the channels as the norm does."""
+        assert self.act is not None  # the caller has checked
+        if self.act.function is _RELU:
+            return True
+        given, _, kinds = self.act.args
+        if len(given.size) != len(self.x.size) + 1 or not all(kind in images.KINDS for kind in kinds.split(",")):
+            return False
+        (members, samples, channels, *space), (step, by_sample, by_channel, *steps) = given.size, given.stride
+        size, stride = (samples, members * channels, *space), (by_sample, by_channel, *steps)
+        beside = members == 1 or step == channels * by_channel
+        return beside and _alike(self.out, given._replace(size=size, stride=stride))
+
     def _pools(self, pool: Instruction) -> bool:
-        relu = self.forward[1].results[0]
-        fits = len(self.x.size) == 4 and self.side and pool.args[0] == relu and _alike(relu, self.x)
-        return bool(fits) and min(self.x.size[2:]) >= 2 and _window(pool.args[1:]) and _last(self.last) is True
+        act = self.forward[1].results[0]
+        given = pool.args[0]
+        same = act is not None and (given.storage, given.offset) == (act.storage, act.offset)
+        fits = len(self.x.size) == 4 and self.side and same and _alike(given, self.x)
+        return bool(fits) and min(self.x.size[2:]) >= 2 and self._window(pool.args[1:]) and _last(self.last) is True
+
+    def _window(self, args: Sequence[Any]) -> bool:
+        """True for windows of 2 x 2 beside each other."""
+        given = [list(a) if isinstance(a, list | tuple) else a for a in args]
+        full = [*given[:4], *_WINDOW[len(given) :]]
+        full[1] = full[1] or full[0]
+        up = len(given) > 4 and given[4]  # to part of a window
+        return full == list(_WINDOW) and not (up and any(n % 2 for n in self.x.size[2:]))
+
+    def _mask_fits(self, mask: Instruction) -> bool:
+        """True if a call is the gradient of the activation."""
+        assert self.act is not None  # the caller has checked
+        if self.act.function is _RELU:
+            return mask.function is _RELU_BACKWARD and list(mask.args[1:]) == [self.act.results[0], 0]
+        return mask.function is _BY_KIND_BACKWARD and list(mask.args[1:]) == list(self.act.args)
 
     def _backward_fits(self) -> bool:
         norm, grads, own = self.forward[0], self.backward[-1], self.groups
@@ -231,17 +275,17 @@ class _Parts:
         self.grad: BufferView = self.backward[0].args[0]
         if self.grad.dtype != torch.float32:
             return False
-        if self.relu:
-            mask, relu = self.backward[-2], self.forward[1].results[0]
-            if mask.args[1] != relu or mask.args[2] != 0:
+        if self.act is not None:
+            mask = self.backward[-2]
+            if not self._mask_fits(mask):
                 return False
             if not self.pool:
                 if not _as_one(self.grad, mask.results[0], self.out):
                     return False
                 self.grad = self.grad._replace(size=self.out.size, stride=self.out.stride)
         if self.pool:
-            back, result = self.backward[0], self.forward[2].results[1]
-            if back.args[1] != self.forward[1].results[0] or back.args[-1] != result or not _window(back.args[2:-1]):
+            back, pool = self.backward[0], self.forward[2]
+            if (back.args[1], back.args[-1]) != (pool.args[0], pool.results[1]) or not self._window(back.args[2:-1]):
                 return False
         wanted = self.last if self.pool else self.out
         self.turned = bool(self.side) and not _alike(self.grad, wanted)
@@ -257,10 +301,15 @@ class _Parts:
             samples, width = 1, samples * width  # one sample's pixels, for a batch norm
         size = samples, channels, height, width
         momentum = 0.0 if own else norm.args[6]
-        how = Images(size, own, bool(self.side), self.relu, self.pool, norm.args[7], momentum)
+        relu = self.act is not None and self.act.function is _RELU
+        how = Images(size, own, bool(self.side), relu, self.pool, norm.args[7], momentum, fixed=self.fixed)
+        more: dict[str, Any] = {}
+        if self.act is not None and not relu:
+            given, more[CHOSEN], kinds = self.act.args
+            how = replace(how, kinds=kinds, members=given.size[0])
         running = () if own else norm.args[3:5]
-        names = "x", "weight", "bias", *(("running_mean", "running_var") if running else ())
-        args = [*norm.args[:3], *running]
+        names = "x", "weight", "bias", *(("running_mean", "running_var") if running else ()), *more
+        args = [*norm.args[:3], *running, *more.values()]
         shown = self.last if self.pool else self.last._replace(size=self.out.size, stride=self.out.stride)
         results = shown, *norm.results[1:]
         makes = tuple(p.storage for p in results if p is not None)
@@ -272,11 +321,11 @@ class _Parts:
         kernel = Kernel(
             replace(how, turned=turned),
             True,
-            ("grad", "x", "weight", "bias", "mean", "scale"),
+            ("grad", "x", "weight", "bias", "mean", "scale", *more),
             ("out", "weight_grad", "bias_grad"),
         )
-        given = [self.grad, *norm.args[:3], *norm.results[1:]]
-        return forward, Instruction(kernel, given, {}, grads.results, grads.makes, frozenset())
+        needed = [self.grad, *norm.args[:3], *norm.results[1:], *more.values()]
+        return forward, Instruction(kernel, needed, {}, grads.results, grads.makes, frozenset())
 
 
 def _single(call: Instruction) -> bool:
@@ -312,10 +361,3 @@ def _as_one(given: Any, made: Any, like: BufferView) -> bool:
     same = (given.size, given.stride, given.offset) == (made.size, made.stride, made.offset)
     reach = 1 + sum((size - 1) * stride for size, stride in zip(given.size, given.stride, strict=True))
     return same and given.offset == like.offset and reach == math.prod(given.size) == math.prod(like.size)
-
-
-def _window(args: Sequence[Any]) -> bool:
-    given = [list(a) if isinstance(a, list | tuple) else a for a in args]
-    full = [*given, *_WINDOW[len(given) :]]
-    full[1] = full[1] or full[0]
-    return full == list(_WINDOW)

@@ -17,10 +17,13 @@ from hfta_nb.kernels.native.images import Images
 from hfta_nb.kernels.strategy.autotune import Choice, choose
 from hfta_nb.kernels.strategy.variants import COMPILED, KernelVariant, Operand
 from hfta_nb.replay.trace import BufferView, Instruction
+from hfta_nb.rules.by_kind import names_of
 
 _aten = torch.ops.aten
 RESULTS = "out", "mean", "scale"
 """Results of a norm, by their names in the library."""
+CHOSEN = "chosen"
+"""The argument that says which members have which activation; see `by_kind`."""
 _GRADIENTS = "dx", "weight_grad", "bias_grad"
 
 
@@ -42,19 +45,46 @@ class Kernel:
 
     @property
     def _schema(self) -> SimpleNamespace:
-        norm = "group_norm" if self.images.groups else "batch_norm"
-        parts = [norm, *(["relu"] if self.images.relu else []), *(["max_pool2d"] if self.images.pool else [])]
+        norm, how = "group_norm" if self.images.groups else "batch_norm", self.images
+        middle = "relu" if how.relu else how.kinds.replace(",", " or ")
+        parts = [norm, *([middle] if middle else []), *(["max_pool2d"] if how.pool else [])]
         return SimpleNamespace(name=" + ".join(parts), overload_name="", arguments=())
 
     def bind(self) -> Callable[..., None]:
         """The function that computes it, called with the tensors of a run and, by name, memory for the results."""
         bound = images.Bound(self.images, self.backward)
         names = self.names
+        if self.images.kinds:
+            kinds = _Kinds(self.images)
+
+            def by_kind(*tensors: Any, **rooms: Tensor | None) -> None:
+                *rest, chosen = tensors
+                bound(**dict(zip(names[:-1], rest, strict=True)), **rooms, kinds=kinds(chosen))
+
+            return by_kind
 
         def call(*tensors: Tensor | None, **rooms: Tensor | None) -> None:
             bound(**dict(zip(names, tensors, strict=True)), **rooms)
 
         return call
+
+
+class _Kinds:
+    """The activation of each channel, which may change from run to run."""
+
+    def __init__(self, how: Images) -> None:
+        self._kinds, self._each = how.kinds.split(","), how.size[1] // how.members
+        self._names: list[str] = []
+        self._numbers = torch.zeros(images.filled(how.size[1]), dtype=torch.int32)
+
+    def __call__(self, chosen: Sequence[Tensor]) -> Tensor:
+        """The numbers of the library; see `by_kind` for `chosen`."""
+        names = names_of(chosen, self._kinds)
+        if names != self._names:
+            self._names = names
+            numbers = torch.tensor([images.KINDS[name] for name in names], dtype=torch.int32)
+            self._numbers[: len(names) * self._each] = numbers.repeat_interleave(self._each)
+        return self._numbers
 
 
 def chosen(forward: Instruction, backward: Instruction | None, device: torch.device) -> Choice | None:
@@ -68,6 +98,7 @@ def chosen(forward: Instruction, backward: Instruction | None, device: torch.dev
         None if the times could not be measured.
     """
     names = dict(zip(forward.function.names, forward.args, strict=True))
+    names.pop(CHOSEN, None)  # for the measurement, members have their kinds in turn
     rooms = dict(zip(RESULTS, forward.results, strict=True))
     if backward is not None:
         names["grad"] = backward.args[0]
@@ -75,7 +106,8 @@ def chosen(forward: Instruction, backward: Instruction | None, device: torch.dev
     shapes = {n: _operand(p) for n, p in names.items()}
     asked = tuple(n for n in _GRADIENTS if n in rooms)
     torchs = partial(_by_torch, tuple(shapes), forward.function.images, asked)
-    made = {n: _operand(p) for n, p in rooms.items() if p is not None}
+    # By running statistics, mean and scale are empty.
+    made = {n: _operand(p) for n, p in rooms.items() if p is not None and 0 not in p.size}
     own = KernelVariant(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
     named = _Named((forward if backward is None else backward).function, asked)
     return choose(named, torchs, list(shapes.values()), {}, device, [own])
@@ -105,19 +137,39 @@ class _Own:
         self, names: tuple[str, ...], rooms: Mapping[str, Operand], forward: Instruction, backward: Instruction | None
     ) -> None:
         self._names, self._forward = names, forward.function
+        self._chosen = _in_turn(forward.function.images)
         self._backward = None if backward is None else backward.function
         self._calls = self._forward.bind(), None if self._backward is None else self._backward.bind()
         self._rooms = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in rooms.items()}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         rooms = self._rooms
-        given = dict(zip(self._names, tensors, strict=True)) | {n: rooms[n] for n in ("mean", "scale")}
+        given: dict[str, Any] = dict(zip(self._names, tensors, strict=True)) | {n: rooms.get(n) for n in RESULTS[1:]}
+        given[CHOSEN] = self._chosen
+        if self._forward.images.fixed:
+            given["running_var"] = given["running_var"].abs()
         forward, backward = self._calls
-        forward(*(given[n] for n in self._forward.names), **{n: rooms[n] for n in RESULTS})
+        forward(*(given[n] for n in self._forward.names), **{n: rooms.get(n) for n in RESULTS})
         if backward is not None and self._backward is not None:
             made = {"dx": "out", "weight_grad": "weight_grad", "bias_grad": "bias_grad"}
             backward(*(given[n] for n in self._backward.names), **{made[n]: rooms[n] for n in _GRADIENTS if n in rooms})
         return tuple(rooms.values())
+
+
+def _in_turn(how: Images) -> list[Tensor]:
+    """Which members have which activation, if they have them in turn."""
+    members, kinds = torch.arange(how.members), how.kinds.count(",") + 1
+    return [members % kinds == number for number in range(kinds)]
+
+
+def _apart(x: Tensor, how: Images) -> Tensor:
+    """Images of all members' channels as ``[M, N, C, ...]``."""
+    return x.view(len(x), how.members, -1, *x.shape[2:]).transpose(0, 1)
+
+
+def _together(x: Tensor) -> Tensor:
+    """``[M, N, C, ...]`` as images of all members' channels."""
+    return x.transpose(0, 1).flatten(1, 2)
 
 
 def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -128,19 +180,25 @@ def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensor
     if how.groups:
         out, mean, scale = _aten.native_group_norm(x, weight, bias, *counts, how.eps)
     else:
-        running = given.get("running_mean"), given.get("running_var")
-        out, mean, scale = torch.native_batch_norm(x, weight, bias, *running, True, how.momentum, how.eps)
+        # What measures draws numbers of both signs.
+        running = given.get("running_mean"), given["running_var"].abs() if how.fixed else given.get("running_var")
+        out, mean, scale = torch.native_batch_norm(x, weight, bias, *running, not how.fixed, how.momentum, how.eps)
+    before, chosen = _apart(out, how), _in_turn(how)
+    if how.kinds:
+        out = _together(torch.ops.hfta_nb.by_kind(before, chosen, how.kinds))
     relu = out = torch.clamp_min(out, 0) if how.relu else out
     indices = None
     if how.pool:
         out, indices = _aten.max_pool2d_with_indices(relu, [2, 2], [2, 2])
     if "grad" not in given:
-        return out, mean, scale
+        return (out,) if how.fixed else (out, mean, scale)
     grad = given["grad"]
     if how.pool:
         grad = _aten.max_pool2d_with_indices_backward(grad, relu, [2, 2], [2, 2], [0, 0], [1, 1], False, indices)
     if how.relu:
         grad = _aten.threshold_backward(grad, relu, 0)
+    if how.kinds:
+        grad = _together(torch.ops.hfta_nb.by_kind_backward(_apart(grad, how), before, chosen, how.kinds))
     wanted = [name in asked for name in _GRADIENTS]
     if how.groups:
         made = _aten.native_group_norm_backward(grad, x, mean, scale, weight, *counts, wanted)

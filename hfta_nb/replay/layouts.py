@@ -109,7 +109,7 @@ def choose(
         return layout, inputs
     if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
         return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
-    other = _turned_all(inputs)
+    other = turned_all(inputs)
     with left_alone(state), trying(known, _key(source), LAST):
         try:
             restore()
@@ -174,7 +174,7 @@ def _image(leaf: Any, per_member: bool) -> bool:
 
 
 @torch.no_grad()
-def _turned_all(inputs: Inputs) -> Inputs:
+def turned_all(inputs: Inputs) -> Inputs:
     """Copies of the inputs with channels-last images, also of those with one channel, whose layouts coincide."""
     return replace(inputs, leaves=tuple(map(_turned, inputs.leaves, inputs.per_member)))
 

@@ -14,6 +14,7 @@ from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.build_program import build_program
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
 from hfta_nb.replay.guards import Guards
+from hfta_nb.replay.layouts import LAST, Layout, turned_all
 from hfta_nb.replay.program import Program
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import Recorder
@@ -26,12 +27,16 @@ Run = Callable[[Inputs], Any]
 class CapturedResults:
     """The calls of an array without gradients.
 
+    Args:
+        state: of the array.
+        channels_last: whether its training steps run with channels-last images, which was measured: then so do these.
+
     Attributes:
         cache: their programs.
     """
 
-    def __init__(self, state: ArrayState) -> None:
-        self.state = state
+    def __init__(self, state: ArrayState, channels_last: Callable[[], bool]) -> None:
+        self.state, self._channels_last = state, channels_last
         self.cache: ProgramCache[CacheEntry] = ProgramCache(state)
 
     def find(self, what: tuple[str, Any], given: Any) -> CacheEntry | None:
@@ -55,13 +60,18 @@ class CapturedResults:
     def _record(self, run: Run, entry: CacheEntry, inputs: Inputs, guards: Guards) -> Any:
         state = self.state
         if entry.inputs is None:
-            entry.inputs = rooms_for(inputs)
+            entry.inputs = self._rooms(entry, inputs)
         entry.fill(inputs.leaves)
         recorder, restore = Recorder(state.generators.device), state.snapshot()
         with state.generators.listening(recorder.member), recorder:
             result = run(entry.inputs)
         trace = recorder.trace
         leaves, rebuild = flatten(result)
+        if entry.layout is not None and any(isinstance(v, Tensor) and v.ndim > 2 for v in leaves):
+            # Not only scores: the caller is to get what is stored as a plain module stores it.
+            entry.as_given, entry.inputs, entry.layout = True, None, None
+            restore()
+            return run(inputs)
         outputs, told, trouble = outputs_of(recorder, leaves, "it")
         reason = trace.reason or trouble
         if reason:
@@ -82,3 +92,10 @@ class CapturedResults:
             else:
                 entry.program = made
         return own
+
+    def _rooms(self, entry: CacheEntry, inputs: Inputs) -> Inputs:
+        """Permanent memory for the inputs, with channels last if training steps have it."""
+        if entry.as_given or self.state.settings.strategy != "measured" or not self._channels_last():
+            return rooms_for(inputs)
+        entry.layout = Layout(LAST, {}, f"images {LAST}, as in training")
+        return turned_all(inputs)

@@ -212,10 +212,13 @@ class RuleMode(TorchFunctionMode):
 
 
 def memory_order(tensor: Tensor) -> tuple[int, ...]:
-    """The axes of a member's part of ``[M, ...]`` from the slowest to the fastest; dropout draws in this order."""
+    """The axes of a member's part of ``[M, ...]`` from the slowest to the fastest; dropout draws in this order.
+
+    Images of one channel are contiguous or channels last by the stride of that channel, as in torch.
+    """
     strides = tensor.stride()[1:]
     sizes = tensor.shape[1:]
-    return tuple(sorted(range(len(strides)), key=lambda i: (-strides[i] if sizes[i] > 1 else 0, i)))
+    return tuple(sorted(range(len(strides)), key=lambda i: (-strides[i], sizes[i] == 1, i)))
 
 
 def stored_as(tensor: Tensor, order: tuple[int, ...]) -> Tensor:

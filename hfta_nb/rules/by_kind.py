@@ -80,7 +80,7 @@ class _ByKind(torch.autograd.Function):
         return grad, None, *[None] * len(chosen)
 
 
-def _names(chosen: Sequence[Tensor], kinds: Sequence[str]) -> list[str]:
+def names_of(chosen: Sequence[Tensor], kinds: Sequence[str]) -> list[str]:
     """By member, the name of its kind."""
     names = [kinds[-1]] * len(chosen[0])
     for name, own in zip(kinds[:-1], chosen, strict=False):
@@ -109,7 +109,7 @@ class _Bound:
         self._calls: list[Callable[[], Any]] = []
 
     def __call__(self) -> None:
-        names = _names(self.chosen, self.kinds)
+        names = names_of(self.chosen, self.kinds)
         if names != self._names:
             self._names, tensors = names, (*self.given, self.out)
             gap = _WORTH_A_CALL // max(1, self.out[0].numel())

@@ -21,15 +21,34 @@ def _convolution(context: Context, function: Callable[..., Any], args: Any, kwar
         context.note(function, "batched matrix product")
         with context.outside():
             return context.wrapped(_product(context, given["input"], given["weight"], given.get("bias")))
-    out = _grouped(context, function, given)
-    tensors = [v for v in (given.get("input"), given.get("weight")) if isinstance(v, Tensor)]
+    last = _channels_last(context, given)
+    out = _grouped(context, function, {**given, "input": _beside(context, given["input"])} if last else given)
     if not context.batched(out) or out.ndim < 4:
         return out
-    last = (0, *range(2, out.ndim), 1)  # channels last
+    order = (0, *range(2, out.ndim), 1) if last else tuple(range(out.ndim))
     with context.outside():
-        wanted = any(v.ndim == out.ndim and memory_order(context.stacked(v)) == last for v in tensors)
-        order = last if wanted else tuple(range(out.ndim))
         return context.wrapped(stored_as(context.stacked(out), order))
+
+
+def _channels_last(context: Context, given: dict[str, Any]) -> bool:
+    """True if the plain convolution gives channels last: its images or weights are stored so."""
+    x, weight = given.get("input"), given.get("weight")
+    if not isinstance(x, Tensor) or not isinstance(weight, Tensor) or x.ndim != weight.ndim or x.ndim < 4:
+        return False
+    last = (0, *range(2, x.ndim), 1)
+    with context.outside():
+        return any(memory_order(context.stacked(v)) == last for v in (x, weight))
+
+
+def _beside(context: Context, x: Tensor) -> Tensor:
+    """The members' images, stored with the channels of all members adjacent, so that a grouped convolution of a CPU
+    takes them, and gives its result, without copies."""
+    if x.device.type != "cpu" or not context.batched(x):
+        return x
+    with context.outside():
+        whole = context.stacked(x)
+        order = (1, *range(3, whole.ndim), 0, 2)
+        return context.wrapped(whole.permute(order).contiguous().permute([order.index(i) for i in range(whole.ndim)]))
 
 
 def _grouped(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> Any:

@@ -1,4 +1,5 @@
-"""Pooling: the members are concatenated along the batch, so that torch's own kernels run once for all."""
+"""Pooling: the members are concatenated along the channels if they are stored so, otherwise along the batch, so that
+torch's own kernels run once for all."""
 
 from __future__ import annotations
 
@@ -19,17 +20,25 @@ def _pool(axes: int) -> Rule:
         x = args[0] if args else kwargs.get("input")
         if not isinstance(x, Tensor) or not context.batched(x) or x.ndim not in (axes + 1, axes + 2):
             return function(*args, **kwargs)
-        context.note(function, "the members beside each other in the batch")
         with context.outside():
             whole = context.stacked(x)
-            lead = whole.shape[: whole.ndim - axes - 1]
+            among_channels = x.ndim == axes + 2 and whole.stride(0) == whole.shape[2] * whole.stride(2)
+            together = whole.transpose(0, 1).flatten(1, 2) if among_channels else whole.flatten(0, -axes - 2)
             rest = {k: v for k, v in kwargs.items() if k != "input"}
-            out = function(whole.reshape(-1, *whole.shape[-axes - 1 :]), *args[1:], **rest)
-            parts = [t.view(*lead, *t.shape[1:]) for t in (out if isinstance(out, tuple) else (out,))]
+            out = function(together, *args[1:], **rest)
+            if among_channels:
+                parts = [t.view(len(t), *whole.shape[0:3:2], *t.shape[2:]).transpose(0, 1) for t in _several(out)]
+            else:
+                parts = [t.view(*whole.shape[: -axes - 1], *t.shape[1:]) for t in _several(out)]
             wrapped = tuple(context.wrapped(t) for t in parts)
+        context.note(function, "the members beside each other, in the channels or in the batch")
         return wrapped if isinstance(out, tuple) else wrapped[0]
 
     return rule
+
+
+def _several(out: Any) -> tuple[Tensor, ...]:
+    return out if isinstance(out, tuple) else (out,)
 
 
 _FUNCTIONS = {

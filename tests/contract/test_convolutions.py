@@ -144,3 +144,50 @@ def test_group_norm_tells_what_torch_tells(device: torch.device) -> None:
     array.block_size = 2
     with pytest.raises(hfta.errors.MemberError, match="channels"):
         array(torch.randn(3, 6, 5, device=device))
+
+
+@dtypes
+@pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
+@pytest.mark.parametrize("last", [True, False], ids=["channels last", "contiguous"])
+def test_images_of_one_channel_are_stored_as_torch_stores_them(
+    last: bool, own: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Their stride of the channel alone tells the two layouts apart."""
+    x = torch.randn(3, 5, 4, 1, device=device).permute(0, 3, 1, 2)
+    x = x if last else torch.randn(3, 1, 5, 4, device=device)
+    _agree(lambda: nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.MaxPool2d(2)), x, own, dtype)
+
+
+def test_channels_last_images_of_several_members_are_not_copied_between_layers() -> None:
+    """Convolution, norm and pooling take what the one before gives: all members' channels beside each other."""
+    torch.manual_seed(0)
+    modules = [
+        nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 3))
+        for _ in range(3)
+    ]
+    array = hfta.fuse(modules)
+    array.block_size, array.capture = 3, False
+    given = torch.randn(3, 2, 8, 8, 3).permute(0, 1, 4, 2, 3)
+    x = hfta.per_member(given)
+    array.backward(_loss, x, x)  # verified with copies
+    seen = _Calls()
+    with seen, torch.no_grad():
+        array(x)
+    copies = [shape for name, shape in seen.found if name in ("aten::clone", "aten::copy_")]
+    assert [name for name, _ in seen.found].count("aten::convolution") == 2
+    images = [shape for shape in copies if shape.numel() >= given.numel()]  # those of weights are smaller
+    assert images == [torch.Size((2, 8, 8, 3, 3))]  # the input, once
+
+
+class _Calls(TorchDispatchMode):
+    """The calls, by name, with the shape of what each gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, torch.Size]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.found.append((func._schema.name, out.shape))
+        return out

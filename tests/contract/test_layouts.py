@@ -371,3 +371,46 @@ def test_a_layout_that_has_ended_a_process_is_not_tried_again(
     _train(array, CPU)
     assert _layout(array) == ["channels last not tried: torch's convolutions of these shapes may end the process"]
     assert not faster
+
+
+def test_evaluations_have_the_layout_of_training_steps(faster: list[str], device: torch.device) -> None:
+    def scores(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out, y)
+
+    array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
+    _train(array, device)
+    plain.load_state_dict(array.state_dict())
+    for number in range(5):
+        x, y = _batch(number, device, torch.float32)
+        losses, wanted = (one.eval().evaluate(scores, x, y) for one in (array, plain))
+        assert torch.allclose(losses, wanted, rtol=1e-5, atol=1e-5)
+        assert losses.shape == (MEMBERS,)
+    assert _layout(array, "without gradients") == ["images channels last, as in training"]
+    assert not _layout(plain, "without gradients")
+    assert len(faster) == 1
+
+
+def test_images_that_an_evaluation_returns_are_stored_as_before(faster: list[str], device: torch.device) -> None:
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(out.mean((2, 3)), y)
+
+    def both(out: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return loss(out, y), out
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 5, 3))
+
+    array, plain = _array(build, device), _array(build, device, strategy="fixed")
+    for number in range(5):
+        array.backward(loss, *_batch(number, device, torch.float32))
+    assert _layout(array)
+    plain.load_state_dict(array.state_dict())
+    for number in range(5):
+        (found, images), (wanted, given) = (
+            one.eval().evaluate(both, *_batch(number, device, torch.float32)) for one in (array, plain)
+        )
+        assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(images, given, rtol=1e-4, atol=1e-5)
+        assert images.stride() == given.stride()
+    assert not _layout(array, "without gradients")
+    assert "replayed from a recording" in list(array.explain()["how"])

@@ -85,10 +85,11 @@ def _trained(
     last: bool,
     strategy: str,
     dtype: torch.dtype = torch.float32,
+    fuse: Callable[[list[nn.Module], list[int]], FusedArray] = hfta.fuse,
 ) -> tuple[Tensor, FusedArray]:
     """Losses of eight steps, of which the later ones are replayed."""
     torch.manual_seed(0)
-    array = hfta.fuse([kind().to(dtype) for _ in range(2)], [1, 2])
+    array = fuse([kind().to(dtype) for _ in range(2)], [1, 2])
     array.strategy, array.block_size = strategy, block_size
     batches = []
     for number in range(8):
@@ -99,7 +100,11 @@ def _trained(
 
 
 def train_measured(
-    kind: Callable[[], nn.Module], size: tuple[int, ...], block_size: int, last: bool = False
+    kind: Callable[[], nn.Module],
+    size: tuple[int, ...],
+    block_size: int,
+    last: bool = False,
+    fuse: Callable[[list[nn.Module], list[int]], FusedArray] = hfta.fuse,
 ) -> FusedArray:
     """Train two members by the fastest kernels, and see that they become what torch's make of them.
 
@@ -108,9 +113,10 @@ def train_measured(
         size: of a batch.
         block_size: of the array.
         last: whether a batch lies with channels last.
+        fuse: makes the array of members and seeds.
     """
-    found, array = _trained(kind, size, block_size, last, "measured")
-    wanted, plain = _trained(kind, size, block_size, last, "fixed")
+    found, array = _trained(kind, size, block_size, last, "measured", fuse=fuse)
+    wanted, plain = _trained(kind, size, block_size, last, "fixed", fuse=fuse)
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-5)
     for (name, a), b in zip(array.named_parameters(), plain.parameters(), strict=True):
         assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5), name

@@ -1,5 +1,5 @@
-/* Batch norm in training and group norm of float32 images, with optional subsequent ReLU and 2 x 2 max-pooling, and the
-   gradients.
+/* Batch norm and group norm of float32 images, with optional subsequent ReLU (or an activation for each channel) and
+   2 x 2 max-pooling, and the gradients; of a batch norm, in training alone.
 
    Intermediate values are never written: forward computes them where they are needed, and backward recomputes them.
    Group norm processes one sample after another, so that a sample stays in cache from its sums to its result. Sums of 64
@@ -30,40 +30,44 @@ static void sum_sample(const images *n, const float *x, const float *mean, doubl
             sum_last(x + j, pixels, channels, mean ? mean + j : 0, sums + j, channels - j, 0);
 }
 
-INLINE void apply_sample(const images *n, const float *x, float *out, columns c, const int relu) {
+INLINE void apply_sample(const images *n, const float *x, float *out, columns c, const int act) {
     const ptrdiff_t channels = n->channels, pixels = n->height * n->width;
     for (ptrdiff_t i = 0; i < channels && !n->last; i++)
-        apply_first(x + i * pixels, out + i * pixels, pixels, c.mean[i], c.scale[i], c.shift[i], relu);
+        apply_first(x + i * pixels, out + i * pixels, pixels, c.mean[i], c.scale[i], c.shift[i], act,
+                    act == BY_CHANNEL ? n->kinds[i] : 0);
     for (ptrdiff_t j = 0; j < channels && n->last; j += WIDE)
         if (channels - j >= WIDE)
-            apply_last(n, x, out + (n->pool ? j : 0), c, j, 1, relu);
+            apply_last(n, x, out + (n->pool ? j : 0), c, j, 1, act);
         else
-            apply_last(n, x, out + (n->pool ? j : 0), c, j, 0, relu);
+            apply_last(n, x, out + (n->pool ? j : 0), c, j, 0, act);
 }
 
-INLINE void collect_sample(const images *n, const float *x, const float *grad, columns c, double *sums, double *products,
-                           const int relu) {
+INLINE void collect_sample(const images *n, const float *x, const float *grad, float *out, columns c, double *sums,
+                           double *products, const int act) {
     const ptrdiff_t channels = n->channels, pixels = n->height * n->width;
+    if (act == BY_CHANNEL && n->pool && (n->height % 2 || n->width % 2)) /* pixels of no window have no gradient */
+        memset(out, 0, 4 * (size_t)(channels * pixels));
     for (ptrdiff_t i = 0; i < channels && !n->last; i++)
-        collect_first(x + i * pixels, grad + i * pixels, pixels, c.mean[i], c.scale[i], c.shift[i], sums + i,
-                      products + i, relu);
+        collect_first(x + i * pixels, grad + i * pixels, out + i * pixels, pixels, c.mean[i], c.scale[i], c.shift[i],
+                      sums + i, products + i, act, act == BY_CHANNEL ? n->kinds[i] : 0);
     for (ptrdiff_t j = 0; j < channels && n->last; j += WIDE)
         if (channels - j >= WIDE)
-            collect_last(n, x, grad, c, sums + j, products + j, j, 1, relu);
+            collect_last(n, x, grad, out, c, sums + j, products + j, j, 1, act);
         else
-            collect_last(n, x, grad, c, sums + j, products + j, j, 0, relu);
+            collect_last(n, x, grad, out, c, sums + j, products + j, j, 0, act);
 }
 
-INLINE void spread_sample(const images *n, const float *x, const float *grad, float *out, columns c, const int relu) {
+/* Of activations by channel, `grad` is `out`: it already has the gradient of the norm's result. */
+INLINE void spread_sample(const images *n, const float *x, const float *grad, float *out, columns c, const int act) {
     const ptrdiff_t channels = n->channels, pixels = n->height * n->width;
     for (ptrdiff_t i = 0; i < channels && !n->last; i++)
         spread_first(x + i * pixels, grad + i * pixels, out + i * pixels, pixels, c.mean[i], c.scale[i], c.shift[i],
-                     c.off[i], c.along[i], relu);
+                     c.off[i], c.along[i], act);
     for (ptrdiff_t j = 0; j < channels && n->last; j += WIDE)
         if (channels - j >= WIDE)
-            spread_last(n, x, grad, out, c, j, 1, relu);
+            spread_last(n, x, grad, out, c, j, 1, act);
         else
-            spread_last(n, x, grad, out, c, j, 0, relu);
+            spread_last(n, x, grad, out, c, j, 0, act);
 }
 
 static double total(const double *sums, ptrdiff_t count) {
@@ -81,6 +85,16 @@ static void affine(const images *n, columns c, const float *mean, const float *s
     }
 }
 
+static void follow_all(const images *n, columns c, ptrdiff_t first, ptrdiff_t stop, ptrdiff_t size, ptrdiff_t made) {
+    for (ptrdiff_t s = first; s < stop; s++)
+        if (n->kinds)
+            apply_sample(n, n->x + s * size, n->out + s * made, c, BY_CHANNEL);
+        else if (n->relu)
+            apply_sample(n, n->x + s * size, n->out + s * made, c, 1);
+        else
+            apply_sample(n, n->x + s * size, n->out + s * made, c, 0);
+}
+
 void hfta_images(const images *n) {
     const ptrdiff_t channels = n->channels, pixels = n->height * n->width, size = channels * pixels;
     const ptrdiff_t made = n->pool ? channels * (n->height / 2) * (n->width / 2) : size;
@@ -88,6 +102,12 @@ void hfta_images(const images *n) {
     const ptrdiff_t group = channels / groups;
     const double count = (double)(group * pixels * together), kept = 1 - n->momentum;
     const columns c = columns_of(n);
+    if (n->fixed) {
+        for (ptrdiff_t i = 0; i < channels; i++) c.off[i] = (float)(1 / sqrt((double)n->running_var[i] + n->eps));
+        affine(n, c, n->running_mean, c.off, 1);
+        follow_all(n, c, 0, n->samples, size, made);
+        return;
+    }
     for (ptrdiff_t first = 0; first < n->samples; first += together) {
         float *mean = n->mean + (n->groups ? first * groups : 0), *scale = n->scale + (n->groups ? first * groups : 0);
         memset(n->sums, 0, 8 * (size_t)channels);
@@ -105,11 +125,7 @@ void hfta_images(const images *n) {
                 n->running_var[g] = (float)(kept * (double)n->running_var[g] + n->momentum * squares / (count - 1));
         }
         affine(n, c, mean, scale, group);
-        for (ptrdiff_t s = first; s < first + together; s++)
-            if (n->relu)
-                apply_sample(n, n->x + s * size, n->out + s * made, c, 1);
-            else
-                apply_sample(n, n->x + s * size, n->out + s * made, c, 0);
+        follow_all(n, c, first, first + together, size, made);
     }
 }
 
@@ -141,10 +157,13 @@ void hfta_images_backward(const images *n) {
         memset(sums, 0, 16 * (size_t)channels);
         for (ptrdiff_t s = first; s < first + together; s++) {
             const float *x = n->x + s * size, *grad = gradient(n, s, made);
-            if (n->relu)
-                collect_sample(n, x, grad, c, sums, products, 1);
+            float *out = n->out + s * size;
+            if (n->kinds)
+                collect_sample(n, x, grad, out, c, sums, products, BY_CHANNEL);
+            else if (n->relu)
+                collect_sample(n, x, grad, out, c, sums, products, 1);
             else
-                collect_sample(n, x, grad, c, sums, products, 0);
+                collect_sample(n, x, grad, out, c, sums, products, 0);
         }
         for (ptrdiff_t g = 0; g < groups; g++) {
             const double deviation = (double)scale[g];
@@ -162,11 +181,14 @@ void hfta_images_backward(const images *n) {
             }
         }
         for (ptrdiff_t s = first; s < first + together; s++) {
-            const float *x = n->x + s * size, *grad = gradient(n, s, made);
-            if (n->relu)
-                spread_sample(n, x, grad, n->out + s * size, c, 1);
+            float *out = n->out + s * size;
+            const float *x = n->x + s * size, *grad = n->kinds ? out : gradient(n, s, made);
+            if (n->kinds)
+                spread_sample(n, x, grad, out, c, BY_CHANNEL);
+            else if (n->relu)
+                spread_sample(n, x, grad, out, c, 1);
             else
-                spread_sample(n, x, grad, n->out + s * size, c, 0);
+                spread_sample(n, x, grad, out, c, 0);
         }
     }
     for (ptrdiff_t i = 0; i < channels; i++) {

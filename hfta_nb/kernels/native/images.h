@@ -3,9 +3,11 @@
 #ifndef HFTA_IMAGES
 #define HFTA_IMAGES
 
+#include "activations.h"
 #include "vectors.h"
 
 #define BLOCK 64
+#define BY_CHANNEL 2 /* what follows a norm: 0 for nothing, 1 for a ReLU, or this */
 
 typedef struct {
     ptrdiff_t samples, channels, height, width;
@@ -13,6 +15,7 @@ typedef struct {
     ptrdiff_t last;   /* channels are adjacent in memory; otherwise pixels are */
     ptrdiff_t turned; /* the gradient's pixels are adjacent, although the image's channels are */
     ptrdiff_t relu, pool;
+    ptrdiff_t fixed; /* a batch norm by the running statistics, without gradients; mean and scale are not written */
     double eps, momentum;
     const float *x, *grad, *weight, *bias; /* weight and bias null for none; grad of the gradients alone */
     float *out;
@@ -21,6 +24,7 @@ typedef struct {
     float *weight_grad, *bias_grad;    /* null for none */
     float *room;                       /* `hfta_images_room` entries */
     double *sums;                      /* 4 for each channel */
+    const int *kinds;                  /* each channel's activation, up to a full vector; null for none */
 } images;
 
 /* For each channel: subtrahend, factor and summand; and for the gradients, the subtrahends for mean and deviation. */
@@ -35,7 +39,6 @@ INLINE void set(float *p, vec v, ptrdiff_t left, const int full) {
     else
         put_some(p, v, left);
 }
-INLINE vec either(ivec which, vec yes, vec no) { return (vec)((which & (ivec)yes) | (~which & (ivec)no)); }
 
 static void flush(double *restrict sums, vec *parts, ptrdiff_t count) {
     const vec zero = {0}, sum = (parts[0] + parts[1]) + (parts[2] + parts[3]);
@@ -66,13 +69,15 @@ INLINE void sum_last(const float *x, ptrdiff_t pixels, ptrdiff_t step, const flo
     }
 }
 
-/* The maximum of a window of four, the deviation of its input from the mean, and its index. */
+/* The maximum of a window of four (of activations by channel, or of their inputs), its input's deviation from the mean,
+   and its index. */
 INLINE vec best_of(const float *x, ptrdiff_t step, ptrdiff_t row, vec mean, vec scale, vec shift, ptrdiff_t left,
-                   const int full, vec *away, ivec *which) {
+                   const int full, const several *by, vec *away, ivec *which) {
     vec best = {0}, chosen = {0};
     ivec number = {0};
     UNROLLED for (int k = 0; k < 4; k++) {
-        const vec apart = get(x + (k & 1) * step + (k >> 1) * row, left, full) - mean, y = apart * scale + shift;
+        const vec apart = get(x + (k & 1) * step + (k >> 1) * row, left, full) - mean;
+        const vec y = by ? activated_by(by, apart * scale + shift) : (vec)(apart * scale + shift);
         away[k] = apart;
         if (k == 0) {
             best = y;
@@ -90,13 +95,15 @@ INLINE vec best_of(const float *x, ptrdiff_t step, ptrdiff_t row, vec mean, vec 
 }
 
 INLINE void apply_last(const images *n, const float *x, float *out, columns c, ptrdiff_t j, const int full,
-                       const int relu) {
+                       const int act) {
     const ptrdiff_t step = n->channels, left = step - j, row = n->width * step;
     const vec mean = load(c.mean + j), scale = load(c.scale + j), shift = load(c.shift + j);
+    const several by = kinds_at(n->kinds, j, act == BY_CHANNEL);
     if (!n->pool) {
         for (ptrdiff_t p = 0; p < n->height * n->width; p++) {
             vec y = (get(x + p * step + j, left, full) - mean) * scale + shift;
-            if (relu) y = where_positive(y, y);
+            if (act == BY_CHANNEL) y = activated_by(&by, y);
+            if (act == 1) y = where_positive(y, y);
             set(out + p * step + j, y, left, full);
         }
         return;
@@ -105,34 +112,46 @@ INLINE void apply_last(const images *n, const float *x, float *out, columns c, p
         for (ptrdiff_t w = 0; w < n->width / 2; w++) {
             vec away[5];
             ivec which;
-            vec y = best_of(x + 2 * h * row + 2 * w * step + j, step, row, mean, scale, shift, left, full, away, &which);
-            if (relu) y = where_positive(y, y);
+            vec y = best_of(x + 2 * h * row + 2 * w * step + j, step, row, mean, scale, shift, left, full,
+                            act == BY_CHANNEL ? &by : 0, away, &which);
+            if (act == 1) y = where_positive(y, y);
             set(out, y, left, full);
             out += step;
         }
 }
 
-/* Sums of the gradients of the norm's result, and of their products with the deviations from the mean. */
-INLINE void collect_last(const images *n, const float *x, const float *grad, columns c, double *sums, double *products,
-                         ptrdiff_t j, const int full, const int relu) {
+/* Sums of the gradients of the norm's result, and of their products with the deviations from the mean. Those of
+   activations by channel are also written to `out`, in the layout of x: slopes are costly to compute twice. */
+INLINE void collect_last(const images *n, const float *x, const float *grad, float *out, columns c, double *sums,
+                         double *products, ptrdiff_t j, const int full, const int act) {
     const ptrdiff_t step = n->channels, left = step - j, row = n->width * step, count = left < WIDE ? left : WIDE;
     const ptrdiff_t rows = n->pool ? n->height / 2 : n->height, along = n->pool ? n->width / 2 : n->width;
     const vec mean = load(c.mean + j), scale = load(c.scale + j), shift = load(c.shift + j);
+    const several by = kinds_at(n->kinds, j, act == BY_CHANNEL);
     vec parts[4] = {{0}, {0}, {0}, {0}}, other[4] = {{0}, {0}, {0}, {0}};
     ptrdiff_t under_way = 0;
     for (ptrdiff_t h = 0; h < rows; h++)
         for (ptrdiff_t w = 0; w < along; w++) {
+            const ptrdiff_t at = n->pool ? 2 * h * row + 2 * w * step + j : h * row + w * step + j;
             vec g = get(grad + (h * along + w) * step + j, left, full), apart, y;
+            ivec which = {0};
             if (n->pool) {
                 vec away[5];
-                ivec which;
-                y = best_of(x + 2 * h * row + 2 * w * step + j, step, row, mean, scale, shift, left, full, away, &which);
+                y = best_of(x + at, step, row, mean, scale, shift, left, full, act == BY_CHANNEL ? &by : 0, away, &which);
                 apart = away[4];
             } else {
-                apart = get(x + h * row + w * step + j, left, full) - mean;
+                apart = get(x + at, left, full) - mean;
                 y = apart * scale + shift;
             }
-            if (relu) g = where_positive(y, g);
+            if (act == 1) g = where_positive(y, g);
+            if (act == BY_CHANNEL) {
+                g *= slope_by(&by, apart * scale + shift);
+                UNROLLED for (int k = 0; k < 4; k++) {
+                    const ivec mine = {0};
+                    if (k == 0 || n->pool)
+                        set(out + at + (k & 1) * step + (k >> 1) * row, (vec)((which == mine + k) & (ivec)g), left, full);
+                }
+            }
             const int k = (int)(under_way & 1);
             parts[k] += g;
             other[k] += g * apart;
@@ -147,15 +166,15 @@ INLINE void collect_last(const images *n, const float *x, const float *grad, col
 }
 
 INLINE void spread_last(const images *n, const float *x, const float *grad, float *out, columns c, ptrdiff_t j,
-                        const int full, const int relu) {
+                        const int full, const int act) {
     const ptrdiff_t step = n->channels, left = step - j, row = n->width * step;
     const vec mean = load(c.mean + j), scale = load(c.scale + j), shift = load(c.shift + j);
     const vec off = load(c.off + j), with = load(c.along + j);
-    if (!n->pool) {
+    if (!n->pool || act == BY_CHANNEL) {
         for (ptrdiff_t p = 0; p < n->height * n->width; p++) {
             const vec apart = get(x + p * step + j, left, full) - mean;
             vec g = get(grad + p * step + j, left, full);
-            if (relu) g = where_positive(apart * scale + shift, g);
+            if (act == 1) g = where_positive(apart * scale + shift, g);
             set(out + p * step + j, g * scale - off - apart * with, left, full);
         }
         return;
@@ -166,8 +185,8 @@ INLINE void spread_last(const images *n, const float *x, const float *grad, floa
             const ptrdiff_t at = 2 * h * row + 2 * w * step + j;
             vec away[5], g = get(grad + (h * along + w) * step + j, left, full);
             ivec which;
-            const vec y = best_of(x + at, step, row, mean, scale, shift, left, full, away, &which);
-            if (relu) g = where_positive(y, g);
+            const vec y = best_of(x + at, step, row, mean, scale, shift, left, full, 0, away, &which);
+            if (act == 1) g = where_positive(y, g);
             g *= scale;
             UNROLLED for (int k = 0; k < 4; k++) {
                 const ivec mine = {0};
@@ -209,23 +228,28 @@ INLINE double sum_first(const float *x, ptrdiff_t pixels, const float mean, cons
 }
 
 INLINE void apply_first(const float *x, float *out, ptrdiff_t pixels, float mean, float scale, float shift,
-                        const int relu) {
+                        const int act, int kind) {
     for (ptrdiff_t p = 0; p < pixels; p += WIDE) {
         vec y = (part(x + p, pixels - p) - mean) * scale + shift;
-        if (relu) y = where_positive(y, y);
+        if (act == BY_CHANNEL) y = activated(kind, y);
+        if (act == 1) y = where_positive(y, y);
         put(out + p, y, pixels - p);
     }
 }
 
-INLINE void collect_first(const float *x, const float *grad, ptrdiff_t pixels, float mean, float scale, float shift,
-                          double *sum, double *product, const int relu) {
+INLINE void collect_first(const float *x, const float *grad, float *out, ptrdiff_t pixels, float mean, float scale,
+                          float shift, double *sum, double *product, const int act, int kind) {
     for (ptrdiff_t p = 0; p < pixels;) {
         const ptrdiff_t end = pixels - p > 2 * BLOCK * WIDE ? p + 2 * BLOCK * WIDE : pixels;
         vec parts[2] = {{0}, {0}}, other[2] = {{0}, {0}};
         for (int k = 0; p < end; p += WIDE, k ^= 1) {
             const vec apart = part(x + p, end - p) - mean;
             vec g = part(grad + p, end - p); /* zero beyond the end */
-            if (relu) g = where_positive(apart * scale + shift, g);
+            if (act == 1) g = where_positive(apart * scale + shift, g);
+            if (act == BY_CHANNEL) {
+                g *= slope(kind, apart * scale + shift);
+                put(out + p, g, end - p);
+            }
             parts[k] += g;
             other[k] += g * apart;
         }
@@ -235,11 +259,11 @@ INLINE void collect_first(const float *x, const float *grad, ptrdiff_t pixels, f
 }
 
 INLINE void spread_first(const float *x, const float *grad, float *out, ptrdiff_t pixels, float mean, float scale,
-                         float shift, float off, float along, const int relu) {
+                         float shift, float off, float along, const int act) {
     for (ptrdiff_t p = 0; p < pixels; p += WIDE) {
         const vec apart = part(x + p, pixels - p) - mean;
         vec g = part(grad + p, pixels - p);
-        if (relu) g = where_positive(apart * scale + shift, g);
+        if (act == 1) g = where_positive(apart * scale + shift, g);
         put(out + p, g * scale - off - apart * along, pixels - p);
     }
 }

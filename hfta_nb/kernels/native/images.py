@@ -1,4 +1,4 @@
-"""Bindings of `images.c`: batch norm in training and group norm of images, with a subsequent ReLU and max-pooling."""
+"""Bindings of `images.c`: batch norm and group norm of images, with activation and max-pooling after it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from hfta_nb.kernels.native.build import library
 
-_NUMBERS = ("samples", "channels", "height", "width", "groups", "last", "turned", "relu", "pool")
+_NUMBERS = ("samples", "channels", "height", "width", "groups", "last", "turned", "relu", "pool", "fixed")
 _POINTERS = (
     *("x", "grad", "weight", "bias", "out", "mean", "scale", "running_mean", "running_var"),
-    *("weight_grad", "bias_grad", "room", "sums"),
+    *("weight_grad", "bias_grad", "room", "sums", "kinds"),
 )
+KINDS = {"relu": 1, "gelu": 2, "tanh": 3, "silu": 4}
+"""The library's numbers of the activations that a channel may have."""
 
 
 class _Images(ctypes.Structure):
@@ -41,6 +43,9 @@ class Images:
         groups: of channels; 0 for a batch norm.
         last: True if channels are adjacent in memory, False if the pixels of a channel are.
         relu, pool: whether a ReLU and a max-pooling with 2 x 2 windows follow.
+        kinds: names of activations, separated by commas, if each of several members has one of them in place of a ReLU.
+        members: whose channels lie one after another; each has as many.
+        fixed: a batch norm by the running statistics, without gradients.
         eps: added to the variance.
         momentum: of the running statistics.
         turned: the pixels of the gradient are adjacent, although `last` is True.
@@ -54,6 +59,14 @@ class Images:
     eps: float
     momentum: float = 0.0
     turned: bool = False
+    kinds: str = ""
+    members: int = 1
+    fixed: bool = False
+
+
+def filled(channels: int) -> int:
+    """Channels up to a full vector, of any width."""
+    return (channels + 15) // 16 * 16
 
 
 @cache
@@ -66,6 +79,8 @@ def _function(found: ctypes.CDLL, name: str) -> Callable[[object], None]:
 class Bound:
     """A function of the library; called with tensors by their name in the library.
 
+    The tensor `kinds`, where there is one, has for each channel its number in `KINDS`, int32, and zeros to `filled`.
+
     Args:
         images: the images.
         backward: compute gradients.
@@ -75,6 +90,7 @@ class Bound:
         found = library("images", wait=False)
         assert found is not None  # the caller has checked `usable`
         self._images = _Images(*images.size, images.groups, images.last, images.turned, images.relu, images.pool)
+        self._images.fixed = images.fixed
         self._images.eps, self._images.momentum = images.eps, images.momentum
         found.hfta_images_room.restype = ctypes.c_ssize_t
         self._argument = ctypes.byref(self._images)
