@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,8 @@ RESULTS = "out", "mean", "scale"
 """Results of a norm, by their names in the library."""
 CHOSEN = "chosen"
 """The argument that says which members have which activation; see `by_kind`."""
+_ENOUGH = 2**18
+"""Entries of images on which ways are compared, to take little time: theirs is proportional to them."""
 _GRADIENTS = "dx", "weight_grad", "bias_grad"
 
 
@@ -97,6 +99,8 @@ def chosen(forward: Instruction, backward: Instruction | None, device: torch.dev
     Returns:
         None if the times could not be measured.
     """
+    x = forward.args[0]
+    forward, backward = _shortened(forward, x), None if backward is None else _shortened(backward, x)
     names = dict(zip(forward.function.names, forward.args, strict=True))
     names.pop(CHOSEN, None)  # for the measurement, members have their kinds in turn
     rooms = dict(zip(RESULTS, forward.results, strict=True))
@@ -111,6 +115,23 @@ def chosen(forward: Instruction, backward: Instruction | None, device: torch.dev
     own = KernelVariant(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
     named = _Named((forward if backward is None else backward).function, asked)
     return choose(named, torchs, list(shapes.values()), {}, device, [own])
+
+
+def _shortened(call: Instruction, x: BufferView) -> Instruction:
+    """A call of the library on as few samples as tell its speed; a group norm, with statistics by sample, stays."""
+    if call.function.images.groups:
+        return call
+    samples, how = x.size[0], call.function.images
+    fewer = max(1, min(samples, _ENOUGH * samples // math.prod(x.size)))
+
+    def short(place: Any) -> Any:
+        image = isinstance(place, BufferView) and len(place.size) == len(x.size)
+        return place._replace(size=(fewer, *place.size[1:])) if image else place
+
+    number, channels, height, width = how.size  # pixels of all samples may be one sample's
+    size = (fewer, channels, height, width) if number == samples else (1, channels, height, width // samples * fewer)
+    function = replace(call.function, images=replace(how, size=size))
+    return replace(call, function=function, args=[short(a) for a in call.args], results=tuple(map(short, call.results)))
 
 
 @dataclass(frozen=True)

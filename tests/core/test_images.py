@@ -267,6 +267,16 @@ def test_members_of_several_activations_in_a_replayed_step(pooling: nn.Module, c
 
 
 @pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
+@pytest.mark.parametrize("name", ["batch, ReLU, pooling", "batch, without weights"])
+def test_large_batches_are_measured_by_some_of_their_samples(name: str) -> None:
+    kind, chain = NETS[name]
+    array = train_measured(kind, (400, 3, 9, 9), 2, last=True)
+    table = array.explain()
+    (shape,) = [f for f in table["function"] if f.startswith(f"{chain} [")]
+    assert f"{chain} [{2**18 // (16 * 7 * 7)}, 16, 7, 7] x" in shape
+
+
+@pytest.mark.usefixtures("own_libraries", "own_kernels_preferred")
 @pytest.mark.parametrize("size", [(6, 3, 10, 8), (6, 3, 11, 8)], ids=["whole windows", "part of a window"])
 def test_a_pooling_that_rounds_up(size: tuple[int, ...]) -> None:
     kind = _net(nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True))
