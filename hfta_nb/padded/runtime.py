@@ -86,7 +86,7 @@ class PaddedArchitectures:
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
             return [self._like(run, [0], of[0], alone=True)]
-        if len(set(of)) > 1 and not self.separate_reason:
+        if (self.roomy or len(set(of)) > 1) and not self.separate_reason:
             return [self._unlike(run, of)]
         groups: dict[int, list[int]] = {}
         for row, a in enumerate(of):

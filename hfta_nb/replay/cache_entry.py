@@ -30,6 +30,7 @@ class CacheEntry:
         calls: their number so far.
         reason: why they are not replayed; empty if they are, or may be later.
         known: whether such calls were replayed of more members: one trace is enough.
+        like: the layout of images that was found with these members, if there was a choice.
         inputs: memory that replaces the inputs in a replay.
         first: the earlier of two traces.
         guards: values that the model's code can read.
@@ -46,6 +47,7 @@ class CacheEntry:
     calls: int = 0
     reason: str = ""
     known: bool = False
+    like: Layout | None = None
     inputs: Inputs | None = None
     first: Trace | None = None
     guards: Guards | None = None
@@ -72,7 +74,7 @@ class CacheEntry:
     def refuse(self, reason: str, forget: bool = False) -> None:
         """Refuse to replay it, for this reason; with `forget`, it is recorded again."""
         self.drop()
-        self.known = False
+        self.known, self.like = False, None
         self.calls = 1
         self.reason = "" if forget else reason.splitlines()[0]
 

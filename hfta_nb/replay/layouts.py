@@ -84,6 +84,7 @@ def choose(
     make: Callable[[Inputs], Run],
     rooms: Sequence[Tensor],
     restore: Callable[[], None],
+    like: Layout | None = None,
 ) -> tuple[Layout, Inputs] | None:
     """Try a step with channels last if it may be faster; the array is left unchanged.
 
@@ -95,6 +96,7 @@ def choose(
         make: creates a program for inputs in the other layout, filled in; may run the step.
         rooms: the memory to which both write gradients.
         restore: restores the array's state before the step.
+        like: what was found for this step with more members; nothing is timed then.
 
     Returns:
         The layout, and inputs in the other layout if that was chosen: then the last call of `make` returned the
@@ -104,7 +106,7 @@ def choose(
     if not _may_turn(source, inputs):
         return None
     known = kept(source.device)
-    times = known.get(_key(source))
+    times = known.get(_key(source)) or (like.seconds if like is not None else None)
     if times is not None and (layout := _layout(times)).chosen == GIVEN:
         return layout, inputs
     if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):

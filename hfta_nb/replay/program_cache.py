@@ -20,6 +20,7 @@ from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.replay.cache_entry import CacheEntry
 from hfta_nb.replay.guards import Guards, UnclearError, guards_of
+from hfta_nb.replay.layouts import Layout
 from hfta_nb.replay.signature import memberless, state_of, watched
 from hfta_nb.replay.trace import NotRecordableError
 from hfta_nb.replay.verify import Before, failure
@@ -40,8 +41,9 @@ class ProgramCache(Generic[E]):
 
     Attributes:
         at_once: record the first call of a signature, because such calls were made before.
-        known: signatures of an array of which this one has some of the members, where such calls were replayed. Here
-            the first call is recorded, and one trace is enough.
+        known: signatures of an array of which this one has some of the members, where such calls were replayed, each
+            with the layout of its images. Here the first call is recorded, one trace is enough, and layouts are not
+            timed again.
         waiting: do not record or replay for now.
         strict: raise errors of a replay; otherwise the program is discarded and the call runs eagerly.
         closed: why no call was replayed at the last check; empty if some may be.
@@ -50,7 +52,7 @@ class ProgramCache(Generic[E]):
     def __init__(self, state: ArrayState) -> None:
         self.state = state
         self.at_once, self.waiting, self.strict, self.closed = False, False, False, ""
-        self.known: frozenset[Any] = frozenset()
+        self.known: dict[Any, Layout | None] = {}
         self._entries: dict[Any, E] = {}
         self._parameters: list[nn.Parameter] = []
         self._last: tuple[list[Any], E] | None = None
@@ -109,13 +111,15 @@ class ProgramCache(Generic[E]):
             while len(self._entries) >= _MOST:
                 self._entries.pop(next(iter(self._entries))).drop()
             entry = self._entries[key] = new()
-            entry.known = bool(self.known) and self._general(key) in self.known
+            general = self._general(key) if self.known else None
+            entry.known, entry.like = general in self.known, self.known.get(general)
             entry.block_size, entry.threads = self.state.settings.block_size, self.state.settings.threads
         return None if entry.reason else entry
 
     def learn(self, other: ProgramCache[E]) -> None:
         """Know the calls that an array replays, of which this one has some of the members."""
-        self.known = other.known | {other._general(key) for key, entry in other._entries.items() if entry.ready}
+        replayed = {other._general(key): entry.layout for key, entry in other._entries.items() if entry.ready}
+        self.known = other.known | replayed
 
     def _general(self, key: tuple[Any, ...]) -> Any:
         """A signature without the number of members."""

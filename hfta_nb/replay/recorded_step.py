@@ -189,7 +189,7 @@ class RecordedStep:
             return found[-1].run
 
         rooms = [room for _, room in source.gradients]
-        chosen = layouts.choose(state, source, entry.inputs, given.run, make, rooms, restore)
+        chosen = layouts.choose(state, source, entry.inputs, given.run, make, rooms, restore, entry.like)
         if chosen is not None:
             entry.layout, inputs = chosen
             if inputs is not entry.inputs:

@@ -67,10 +67,10 @@ def recomposed(fresh: ArrayStep, origins: Sequence[Origin | None]) -> ArrayStep:
         first = sources[0]
         fresh.steps = first.steps
         fresh.planned = first.planned
+        size, whole = first.array.block_size, len(first)
+        if len(fresh) == whole or 1 < size < whole:  # what was found to be fastest
+            fresh.array.block_size, fresh.array.threads = min(size, len(fresh)), first.array.threads
         _know_calls(fresh, first)
-        if len(fresh) == len(first):  # what was found to be fastest
-            fresh.array.block_size = first.array.block_size
-            fresh.array.threads = first.array.threads
     return fresh
 
 

@@ -47,9 +47,9 @@ class GroupRun(Progress):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self.leave([variant], ev.STOPPED, why)
         yield from self.members.start()
-        # Trials of many sizes stay together: one at a time they would be recorded with the sizes that they have now.
-        together = slots.refills(self) and self.group.architectures > 1
-        if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or together):
+        # Trials of many sizes run together as others run that were interrupted.
+        fixed = slots.refills(self) and self.group.architectures > 1 and self.settings.strategy != "measured"
+        if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or fixed):
             self.step.tune_while_training()
         self.stage = "training"
         yield from steering.begun(self)

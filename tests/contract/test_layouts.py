@@ -122,6 +122,18 @@ def test_what_was_measured_serves_the_next_array(faster: list[str], device: torc
     assert len(faster) == 1
 
 
+def test_fewer_members_have_the_layout_that_more_had(faster: list[str], device: torch.device) -> None:
+    """Nothing is timed for an array of some of the members; its calls have the numbers of the plain modules."""
+    array = hfta.fuse([Net().to(device) for _ in range(3)])
+    batches = [_batch(number, device, torch.float32) for number in range(8)]
+    train(array, batches, [0.1, 0.05, 0.02])
+    assert len(faster) == 1
+    part = array.select([0, 2])
+    train(part, batches, [0.1, 0.02])
+    assert _layout(part) == ["images channels last 1 ms; as given 2 ms"]
+    assert len(faster) == 1
+
+
 def test_what_is_not_faster_stays_as_it_was_given(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     monkeypatch.setattr(layouts, "_timed", lambda *args: {GIVEN: 1e-3, LAST: 0.99e-3})
     array, plain = _array(Net, device), _array(Net, device, strategy="fixed")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hfta_nb.array import MemberGenerators, fuse, per_member
 from hfta_nb.array.access import fuse_roomy
+from hfta_nb.array.schedule import schedules_of
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.metrics import Metric
@@ -198,9 +199,13 @@ def roomy(members: Sequence[tuple[int, int, type[nn.Module]]]) -> ArrayStep:
     return ArrayStep(array, [row("adam", n) for n in numbers], F.cross_entropy, {}, EPOCHS, Precision(), LENGTH)
 
 
-def test_members_of_other_width_and_activation_take_places_with_nothing_recorded_anew() -> None:
+@pytest.mark.parametrize("block_size", [4, 3, 2])
+@pytest.mark.only(block_size=[4, 3])
+def test_members_of_other_width_and_activation_take_places_with_nothing_recorded_anew(block_size: int) -> None:
+    """In blocks too: one of a single member has the sizes of the whole array."""
     members = [(0, 9, nn.ReLU), (1, 6, nn.GELU), (2, 8, nn.ReLU), (3, 4, nn.GELU)]
     step = roomy(members)
+    step.array.block_size = block_size
     trained(step, [0, 1, 2, 3], [0] * 4, 2)
     architectures = step.array._state.engine.architectures
     assert architectures is not None
@@ -235,6 +240,23 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     cut = step.select([0, 3])  # narrower members alone keep the layout
     assert trained(cut, [7, 8], [2, 2], 1, first=4)
     assert not fits(step, 1, Origin(roomy([(9, 12, nn.ReLU), (4, 4, nn.GELU)]), 0))  # no room
+
+
+def test_members_of_a_roomy_array_never_run_alone() -> None:
+    widths = [9, 6, 8, 4, 7, 5]
+    step = roomy([(number, width, nn.ReLU) for number, width in enumerate(widths)])
+    assert [way.block_size for way in schedules_of(step.array._state)] == [6, 4]
+    alike = fused("adam", [0, 1, 2, 3, 4, 5])
+    assert [way.block_size for way in schedules_of(alike.array._state)] == [6, 4, 1]
+
+
+@pytest.mark.parametrize(("block_size", "expected"), [(1, 4), (2, 2), (3, 4)])
+def test_an_array_put_together_anew_runs_in_the_blocks_that_were_fastest(block_size: int, expected: int) -> None:
+    """Where all members ran at once they do again; one at a time may be how a single member runs."""
+    step = fused("adam", [0, 1, 2])
+    step.array.block_size = block_size
+    fresh = fused("adam", [0, 1, 7, 8])
+    assert recomposed(fresh, [Origin(step, 0), Origin(step, 1), None, None]).array.block_size == expected
 
 
 def test_a_roomy_array_is_made_of_the_modules_themselves() -> None:

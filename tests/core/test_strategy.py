@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import schedule_trial
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy import autotune, precision
+from hfta_nb.kernels.native import build
+from hfta_nb.kernels.strategy import autotune, precision, timing_cache
 from hfta_nb.kernels.strategy.autotune import choose
 from hfta_nb.kernels.strategy.products import Copied, InTurn
 from hfta_nb.kernels.strategy.times import Kept
@@ -37,6 +38,15 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> Kept:
     fresh = Kept(None, {})
     monkeypatch.setattr(autotune, "kept", lambda device: fresh)
     return fresh
+
+
+def test_other_sources_of_kernels_have_other_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    before = kept(CPU).path
+    timing_cache._kept.cache_clear()
+    monkeypatch.setattr(build, "sources_digest", lambda: "others")
+    assert kept(CPU).path != before
+    timing_cache._kept.cache_clear()
 
 
 # Numbers.

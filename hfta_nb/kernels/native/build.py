@@ -192,7 +192,13 @@ def _digest(folder: Path, *compiler: Any) -> str:
     except OSError:
         lines = []
     known = [next((v for v in lines if v.startswith(word)), "") for word in ("model name", "flags", "Features")]
-    sources = [p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.[ch]"))]  # one may include another
     system = [sys.platform, platform.machine(), *platform.libc_ver()]  # `platform.platform()` starts a process
-    parts = [*system, *sources, *compiler, *known, *_FLAGS]
+    parts = [*system, sources_digest(folder), *compiler, *known, *_FLAGS]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:24]
+
+
+@cache
+def sources_digest(folder: Path = Path(__file__).parent) -> str:
+    """A hash of the kernels' sources, of which one may include another."""
+    sources = (p.read_bytes() for p in sorted(folder.glob("*.[ch]")))
+    return hashlib.sha256(b"\n".join(sources)).hexdigest()[:16]

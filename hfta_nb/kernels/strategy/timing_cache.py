@@ -1,9 +1,9 @@
 """Times of kernels on disk, so that they are measured once per machine.
 
-There is one JSON file per processor, build of torch, number of threads, limit of oneDNN's instructions and, on a GPU,
-setting of TF32. It is in ``hfta_nb`` under the user's cache directory (``$XDG_CACHE_HOME``, ``~/.cache``), or in
-``$HFTA_NB_CACHE``; ``HFTA_NB_CACHE=off`` disables it. Problems with the file or the directory are no errors: kernels
-are measured again.
+There is one JSON file per processor, build of torch, sources of this package's kernels, number of threads, limit of
+oneDNN's instructions and, on a GPU, setting of TF32. It is in ``hfta_nb`` under the user's cache directory
+(``$XDG_CACHE_HOME``, ``~/.cache``), or in ``$HFTA_NB_CACHE``; ``HFTA_NB_CACHE=off`` disables it. Problems with the file
+or the directory are no errors: kernels are measured again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from hfta_nb.kernels.native import build
 from hfta_nb.kernels.strategy import precision, trials
 from hfta_nb.kernels.strategy.times import Kept
 
@@ -38,7 +39,7 @@ def _kept(
 ) -> Kept:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     machine = {"device": name, "torch": torch.__version__, "threads": threads, "capability": _capability()}
-    machine |= {"build": _build(), "limits": list(limits)}
+    machine |= {"build": _build(), "limits": list(limits), "kernels": build.sources_digest()}
     if float32:
         machine["float32"] = " ".join(float32)
     place = folder({VARIABLE: given, "XDG_CACHE_HOME": xdg})
