@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.array import schedule_trial
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.native import build
 from hfta_nb.kernels.strategy import autotune, precision, timing_cache
 from hfta_nb.kernels.strategy.autotune import choose
 from hfta_nb.kernels.strategy.products import Copied, InTurn
@@ -44,7 +43,7 @@ def test_other_sources_of_kernels_have_other_times(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
     before = kept(CPU).path
     timing_cache._kept.cache_clear()
-    monkeypatch.setattr(build, "sources_digest", lambda: "others")
+    monkeypatch.setattr(timing_cache, "sources_digest", lambda: "others")
     assert kept(CPU).path != before
     timing_cache._kept.cache_clear()
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from hfta_nb.kernels.native import background
 from hfta_nb.kernels.native.alive import alive
+from hfta_nb.kernels.native.sources import sources_digest
 from hfta_nb.kernels.strategy.timing_cache import VARIABLE as CACHE
 
 VARIABLE = "HFTA_NB_NATIVE"
@@ -195,10 +196,3 @@ def _digest(folder: Path, *compiler: Any) -> str:
     system = [sys.platform, platform.machine(), *platform.libc_ver()]  # `platform.platform()` starts a process
     parts = [*system, sources_digest(folder), *compiler, *known, *_FLAGS]
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:24]
-
-
-@cache
-def sources_digest(folder: Path = Path(__file__).parent) -> str:
-    """A hash of the kernels' sources, of which one may include another."""
-    sources = (p.read_bytes() for p in sorted(folder.glob("*.[ch]")))
-    return hashlib.sha256(b"\n".join(sources)).hexdigest()[:16]

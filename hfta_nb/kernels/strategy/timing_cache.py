@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from hfta_nb.kernels.native import build
+from hfta_nb.kernels.native.sources import sources_digest
 from hfta_nb.kernels.strategy import precision, trials
 from hfta_nb.kernels.strategy.times import Kept
 
@@ -39,7 +39,7 @@ def _kept(
 ) -> Kept:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     machine = {"device": name, "torch": torch.__version__, "threads": threads, "capability": _capability()}
-    machine |= {"build": _build(), "limits": list(limits), "kernels": build.sources_digest()}
+    machine |= {"build": _build(), "limits": list(limits), "kernels": sources_digest()}
     if float32:
         machine["float32"] = " ".join(float32)
     place = folder({VARIABLE: given, "XDG_CACHE_HOME": xdg})
