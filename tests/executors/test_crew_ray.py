@@ -114,8 +114,8 @@ def ranks() -> list[psutil.Process]:
 
 
 def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
-    grid = {"width": [4], "lr": [1e-3, 1e-2]}  # 40 epochs: one that has nothing left to train can't be killed at work
-    plain, study = (make(tmp_path / name, 40, grid) for name in ("plain", "killed"))
+    grid = {"width": [4], "lr": [1e-3, 1e-2]}  # they train for a second, so that one is killed at work
+    plain, study = (make(tmp_path / name, 400, grid) for name in ("plain", "killed"))
     list(plain.run())
     events = killed(study, workers, 1, 1.0)
     again = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
@@ -129,7 +129,7 @@ def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, w
 @pytest.mark.long
 def test_actors_that_are_killed_change_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
     """Three groups on two CPUs: an actor is asked for per group, and those that are there train all."""
-    plain, study = (make(tmp_path / name, 40) for name in ("plain", "killed"))
+    plain, study = (make(tmp_path / name, 400) for name in ("plain", "killed"))
     list(plain.run())
     events = killed(study, workers, 1, 0.4)
     again = [e for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
