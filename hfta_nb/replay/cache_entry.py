@@ -30,7 +30,7 @@ class CacheEntry:
         calls: their number so far.
         reason: why they are not replayed; empty if they are, or may be later.
         known: whether such calls were replayed of more members: one trace is enough.
-        like: the layout of images that was found with these members, if there was a choice.
+        like: the layout of images that was found with more members or another batch size, if there was a choice.
         inputs: memory that replaces the inputs in a replay.
         first: the earlier of two traces.
         guards: values that the model's code can read.

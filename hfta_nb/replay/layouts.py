@@ -96,7 +96,7 @@ def choose(
         make: creates a program for inputs in the other layout, filled in; may run the step.
         rooms: the memory to which both write gradients.
         restore: restores the array's state before the step.
-        like: what was found for this step with more members; nothing is timed then.
+        like: what was found for this step with more members or another batch size; nothing is timed then.
 
     Returns:
         The layout, and inputs in the other layout if that was chosen: then the last call of `make` returned the
@@ -106,7 +106,8 @@ def choose(
     if not _may_turn(source, inputs):
         return None
     known = kept(source.device)
-    times = known.get(_key(source)) or (like.seconds if like is not None else None)
+    measured = known.get(_key(source))
+    times = measured or (like.seconds if like is not None else None)
     if times is not None and (layout := _layout(times)).chosen == GIVEN:
         return layout, inputs
     if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
@@ -121,7 +122,7 @@ def choose(
             restore()
             trouble = outcome(state, last(), rooms).other_than(old, kinks=True)
             if not trouble and times is None:
-                times = _timed(given, last, source.device)
+                measured = times = _timed(given, last, source.device)
         except Exception as error:
             trouble = f"fails: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
             if out_of_memory(error):
@@ -129,7 +130,8 @@ def choose(
     if trouble or times is None:
         _keep(source, {GIVEN: None, LAST: None})
         return Layout(GIVEN, {}, f"{LAST} {trouble}"), inputs
-    _keep(source, times)
+    if measured is not None:
+        _keep(source, times)
     layout = _layout(times)
     return layout, other if layout.chosen == LAST else inputs
 

@@ -21,7 +21,7 @@ from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.replay.cache_entry import CacheEntry
 from hfta_nb.replay.guards import Guards, UnclearError, guards_of
 from hfta_nb.replay.layouts import Layout
-from hfta_nb.replay.signature import memberless, state_of, watched
+from hfta_nb.replay.signature import batchless, memberless, state_of, watched
 from hfta_nb.replay.trace import NotRecordableError
 from hfta_nb.replay.verify import Before, failure
 
@@ -112,7 +112,8 @@ class ProgramCache(Generic[E]):
                 self._entries.pop(next(iter(self._entries))).drop()
             entry = self._entries[key] = new()
             general = self._general(key) if self.known else None
-            entry.known, entry.like = general in self.known, self.known.get(general)
+            entry.known = general in self.known
+            entry.like = self.known.get(general) or self._like(key)
             entry.block_size, entry.threads = self.state.settings.block_size, self.state.settings.threads
         return None if entry.reason else entry
 
@@ -126,6 +127,12 @@ class ProgramCache(Generic[E]):
         place = -len(state_of(self.state))
         size = key[place]
         return memberless(key[:place]), "all" if size == len(self.state) else size, key[place + 1 :]
+
+    def _like(self, key: tuple[Any, ...]) -> Layout | None:
+        """The layout of calls that are replayed with another batch size, if there was a choice."""
+        key = batchless(key)
+        layouts = (e.layout for other, e in self._entries.items() if e.ready and batchless(other) == key)
+        return next((layout for layout in layouts if layout is not None), None)
 
     def like(self, tensors: Sequence[Tensor]) -> list[Any]:
         """The signature of a call with tensor inputs only, computed quickly."""

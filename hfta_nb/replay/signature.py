@@ -69,10 +69,23 @@ def memberless(key: Any) -> Any:
     return tuple(map(memberless, key)) if type(key) is tuple else key
 
 
-def _unstacked(key: Any) -> Any:
-    if isinstance(key, tuple) and len(key) == 5 and isinstance(key[0], torch.Size):
-        return key[0][1:], key[1][1:], *key[2:]
-    return tuple(map(_unstacked, key)) if type(key) is tuple else key
+def batchless(key: Any) -> Any:
+    """The same of a signature for any batch size, the leading axis of what a member gets."""
+    if isinstance(key, tuple) and len(key) == 2 and key[0] is PerMember:
+        return PerMember, _unstacked(key[1], 2)
+    if _of_tensor(key):
+        return _unstacked(key)
+    return tuple(map(batchless, key)) if type(key) is tuple else key
+
+
+def _unstacked(key: Any, axes: int = 1) -> Any:
+    if _of_tensor(key):
+        return key[0][axes:], key[1][axes:], *key[2:]
+    return tuple(_unstacked(part, axes) for part in key) if type(key) is tuple else key
+
+
+def _of_tensor(key: Any) -> bool:
+    return isinstance(key, tuple) and len(key) == 5 and isinstance(key[0], torch.Size)
 
 
 def watched() -> bool:

@@ -134,6 +134,23 @@ def test_fewer_members_have_the_layout_that_more_had(faster: list[str], device: 
     assert len(faster) == 1
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_smaller_batch_has_the_layout_of_the_others(stacked: bool, faster: list[str], device: torch.device) -> None:
+    """The last batch of an epoch is not timed; another image size is."""
+
+    def batches(size: int, side: int = SIDE) -> list[Any]:
+        full = [_batch(number, device, torch.float32) for number in range(5)]
+        cut = [(x[:size, :, :side, :side].contiguous(), y[:size]) for x, y in full]
+        return [tuple(per_member(torch.stack([v] * MEMBERS)) for v in pair) if stacked else pair for pair in cut]
+
+    array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
+    for size, side, measured in ((SAMPLES, SIDE, 1), (SAMPLES - 1, SIDE, 1), (SAMPLES, SIDE // 2, 2)):
+        losses = train(array, batches(size, side), [0.1, 0.05])
+        assert torch.allclose(losses, train(plain, batches(size, side), [0.1, 0.05]), rtol=1e-5, atol=1e-5)
+        assert len(faster) == measured
+    assert [entry.layout.chosen for entry in array._steps.cache] == [LAST] * 3
+
+
 def test_what_is_not_faster_stays_as_it_was_given(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     monkeypatch.setattr(layouts, "_timed", lambda *args: {GIVEN: 1e-3, LAST: 0.99e-3})
     array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
