@@ -89,20 +89,15 @@ class SelfTuning:
         form = self._entered("backward")
         if form is None:
             return run()
-        if form.done:
-            return form.chosen(run)
         only = None if asked.only is None else tuple(asked.only)
-        told = (asked.has_aux, asked.scale is None, only, *_mode(self.state))
-        return form.run(asked.loss_fn, asked.given, told, run)
+        return form.call(asked.loss_fn, asked.given, run, (asked.has_aux, asked.scale is None, only))
 
     def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
         """`array(x)`. Its backward is not timed: it follows the schedule of its forward, which is its fastest, too."""
         if not self.calls.forwards.learning():
             return self.results(None, (args, kwargs), run)
         form = self._entered("forward")
-        if form is None:
-            return run()
-        return form.chosen(run) if form.done else form.run(None, (args, kwargs), _mode(self.state), run)
+        return run() if form is None else form.call(None, (args, kwargs), run)
 
     def results(self, function: Any, given: Any, run: Callable[[], T]) -> T:
         """`evaluate`, or `array(x)` without gradients. Afterwards the array returns to the schedule of training."""
@@ -111,7 +106,7 @@ class SelfTuning:
         if form is None:
             return run()
         try:
-            return form.chosen(run) if form.done else form.run(function, given, _mode(self.state), run)
+            return form.call(function, given, run)
         finally:
             before.put(self.state)
 
@@ -184,7 +179,26 @@ class _Form:
         if self._tuning is not None:
             self._tuning.abandon()
 
-    def chosen(self, run: Callable[[], T]) -> T:
+    def call(self, function: Any, given: Any, run: Callable[[], T], told: tuple[Any, ...] = ()) -> T:
+        """Make a call, and time it if it belongs to a trial.
+
+        Args:
+            function: of the model's output; None if there is none.
+            given: the call's inputs.
+            run: makes the call.
+            told: what distinguishes such calls, besides inputs, function and modes.
+        """
+        if self.done:
+            return self._chosen(run)
+        trial = self._turn(function, given, told)
+        if trial is None:
+            return run()
+        begin = trial.clock()
+        result = run()
+        self._took(trial, trial.clock() - begin)
+        return result
+
+    def _chosen(self, run: Callable[[], T]) -> T:
         """Make a call with the chosen schedule; keep another block size if members can't run together any more."""
         wanted = _now(self.state).block_size
         try:
@@ -194,29 +208,20 @@ class _Form:
             if now.block_size != wanted and now.block_size == 1:
                 self.way = now
 
-    def run(self, function: Any, given: Any, told: tuple[Any, ...], run: Callable[[], T]) -> T:
-        """Make a call, and time it if it belongs to a trial."""
-        trial = self.turn(function, given, told)
-        if trial is None:
-            return run()
-        begin = trial.clock()
-        result = run()
-        self._took(trial, trial.clock() - begin)
-        return result
-
-    def turn(self, function: Any, given: Any, told: tuple[Any, ...]) -> Trial | None:
+    def _turn(self, function: Any, given: Any, told: tuple[Any, ...]) -> Trial | None:
         """The trial that a call belongs to, with its schedule set; None if the call is not timed."""
         if watched() or torch.compiler.is_compiling() or capturing(self.state.generators.device):
             return None
         try:
-            kind = form_of(given, grads=True), None if function is None else identity(function), told
+            identified = None if function is None else identity(function)
+            kind = form_of(given, grads=True), identified, told, self.state.skeleton.training, settings()
         except NotRecordableError:
             kind = None
         if self._tuning is None:
             if kind is None:
                 return None
             self._kind = kind
-            what = f"by itself {self.name} {_name(function)} {told[:-2]}"
+            what = f"by itself {self.name} {_name(function)} {told}"
             self._tuning = Tuning(self.calls, what, self.cache)
         elif kind != self._kind:
             self._others += 1
@@ -249,11 +254,6 @@ class _Form:
 
 def _now(state: ArrayState) -> ExecutionSchedule:
     return ExecutionSchedule(state.settings.block_size, state.settings.threads)
-
-
-def _mode(state: ArrayState) -> tuple[Any, ...]:
-    """Modes that distinguish calls with equal inputs."""
-    return state.skeleton.training, settings()
 
 
 def _name(function: Any) -> str:

@@ -135,8 +135,11 @@ def clip_grad_value_(parameters: Any, clip_value: Any, foreach: bool | None = No
     values = column("clip_value", clip_value, len(array), at_least(0.0))
     for piece in pieces(array, found):
         limit = tensor_of(values, piece.device, piece.dtype)
-        limit = per_row(limit, piece) if isinstance(limit, Tensor) else limit
-        piece.clamp_(-limit, limit)
+        if isinstance(limit, Tensor):
+            limit = per_row(limit, piece)
+            piece.clamp_(-limit, limit)
+        else:
+            piece.clamp_(-limit, limit)
 
 
 @torch.no_grad()
