@@ -1,4 +1,4 @@
-"""Finds the line of the user's own code that an exception came from."""
+"""Which code is the user's own, and the line of it that an exception came from."""
 
 from __future__ import annotations
 
@@ -66,15 +66,21 @@ def own_line(error: BaseException) -> OwnLine | None:
     return found
 
 
+def is_installed(path: str) -> bool:
+    """True if a file belongs to Python or to an installed package; those installed in editable mode don't count."""
+    return path.startswith(installed()) or not _INSTALLED_IN.isdisjoint(path.split(os.sep))
+
+
 def _is_own(file: str) -> bool:
     path = os.path.abspath(file)
     if file.startswith("<") and not file.startswith("<ipython-input"):
         return False
-    return not path.startswith((_PACKAGE, *_installed())) and not _INSTALLED_IN.intersection(path.split(os.sep))
+    return not path.startswith(_PACKAGE) and not is_installed(path)
 
 
 @functools.cache
-def _installed() -> tuple[str, ...]:
+def installed() -> tuple[str, ...]:
+    """The folders of Python's own modules and of installed packages, each with a separator at its end."""
     places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     places |= {*site.getsitepackages(), site.getusersitepackages()}
     return tuple(os.path.join(os.path.abspath(place), "") for place in places if place)

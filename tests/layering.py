@@ -74,7 +74,7 @@ TABLE: dict[str, set[str]] = {
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
     "fleet": {"errors", "events", "plan", "step", "train", "data", "tables", "distributed"},
-    "processes": {"errors"},
+    "processes": {"errors", "own_lines"},
     "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes", "distributed"},
     "distributed": {"errors", "members", "array", "metrics", "step", "processes"},
     "study": {*_HEADLESS, "crews", "figures"},

@@ -74,16 +74,17 @@ class LossCalls:
         calls = self.calls
         plain = isinstance(output, Tensor) and isinstance(y, Tensor)
         if plain:
-            again = calls.forwards.again((output, y), (True, False), tuple, partial(over, calls.state, _loss))
+            given = Inputs((output, y), (True, False), tuple)
+            again = calls.forwards.again(given, partial(over, calls.state, _loss))
             if again is not None:
                 return again  # type: ignore[no-any-return]
-        given = _marked(output), y
-        inputs = Inputs.of(given, len(calls.state))
+        marked = _marked(output), y
+        inputs = Inputs.of(marked, len(calls.state))
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             return _loss(module, inputs.structure(leaves))
 
-        return calls.forward(given, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
+        return calls.forward(marked, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
 
 
 class OwnLosses:

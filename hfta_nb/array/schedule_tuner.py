@@ -151,7 +151,6 @@ def tune(
     inputs: Inputs,
     step: Callable[[], Any],
     budget_s: float,
-    what: str = "",
 ) -> dict[int, float]:
     """Set the array to the schedule with which a step is fastest; nothing else changes.
 
@@ -160,7 +159,6 @@ def tune(
         inputs: of a step.
         step: makes a step that writes the array's gradients.
         budget_s: the approximate duration; each schedule runs at least one step.
-        what: see `Tuning`.
 
     Returns:
         The shortest time of a step in seconds, by block size; empty if only one block size is possible.
@@ -181,7 +179,7 @@ def tune(
             restore()
     if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
-    keep(state, key_of(state, (inputs.leaves, inputs.per_member), what), trial)
+    keep(state, key_of(state, (inputs.leaves, inputs.per_member)), trial)
     state.settings.tuned = f"block size {chosen(state)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
     sizes: dict[int, float] = {}
     for way, seconds in trial.seconds.items():
@@ -194,7 +192,7 @@ def _recurrent(state: ArrayState) -> bool:
     return any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in state.skeleton.modules())
 
 
-def key_of(state: ArrayState, given: Any, what: str) -> str:
+def key_of(state: ArrayState, given: Any, what: str = "") -> str:
     """The key under which results for such steps are kept."""
     parts = [a.data.shape for a in (*state.arenas, *state.buffer_arenas)]
     shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]

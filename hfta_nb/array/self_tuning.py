@@ -14,14 +14,12 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from hfta_nb.array.schedule import ExecutionSchedule, slow_together
 from hfta_nb.array.schedule_trial import Trial
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
-from hfta_nb.members.tree import flatten
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.signature import form as form_of
@@ -91,32 +89,15 @@ class SelfTuning:
         form = self._entered("backward")
         if form is None:
             return run()
-        if form.done:
-            return form.chosen(run)
         only = None if asked.only is None else tuple(asked.only)
-        told = (asked.has_aux, asked.scale is None, only, *_mode(self.state))
-        return form.run(asked.loss_fn, asked.given, told, run)
+        return form.call(asked.loss_fn, asked.given, run, (asked.has_aux, asked.scale is None, only))
 
     def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
-        """`array(x)`."""
+        """`array(x)`. Its backward is not timed: it follows the schedule of its forward, which is its fastest, too."""
         if not self.calls.forwards.learning():
             return self.results(None, (args, kwargs), run)
-        waiting = self._forms.get("forward")
-        if waiting is not None and not waiting.done:
-            waiting.close()  # before this call's schedule is set
         form = self._entered("forward")
-        if form is None:
-            return run()
-        if form.done:
-            return form.chosen(run)
-        trial = form.turn(None, (args, kwargs), _mode(self.state))
-        if trial is None:
-            return run()
-        begin = trial.clock()
-        out = run()
-        form.lap = _Lap(trial, trial.clock() - begin, _now(self.state))
-        form.lap.watch(out)
-        return out
+        return run() if form is None else form.call(None, (args, kwargs), run)
 
     def results(self, function: Any, given: Any, run: Callable[[], T]) -> T:
         """`evaluate`, or `array(x)` without gradients. Afterwards the array returns to the schedule of training."""
@@ -125,7 +106,7 @@ class SelfTuning:
         if form is None:
             return run()
         try:
-            return form.chosen(run) if form.done else form.run(function, given, _mode(self.state), run)
+            return form.call(function, given, run)
         finally:
             before.put(self.state)
 
@@ -165,19 +146,16 @@ class _Form:
 
     Attributes:
         way: the chosen schedule; None until then.
-        lap: a forward whose backward may follow.
     """
 
     def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: ExecutionSchedule) -> None:
         self.calls, self.state = calls, calls.state
         self.name, self.cache, self.home = name, cache, home
         self.way: ExecutionSchedule | None = None
-        self.lap: _Lap | None = None
         self._now = home
         self._tuning: Tuning | None = None
         self._kind: Any = None
         self._others = 0
-        self._whole: bool | None = None  # whether a backward follows a forward
 
     @property
     def done(self) -> bool:
@@ -194,15 +172,33 @@ class _Form:
 
     def end(self) -> None:
         """Choose the array's current schedule."""
-        self.way, self.lap = _now(self.state), None
+        self.way = _now(self.state)
 
     def abandon(self) -> None:
         """Stop the trial."""
-        self.lap = None
         if self._tuning is not None:
             self._tuning.abandon()
 
-    def chosen(self, run: Callable[[], T]) -> T:
+    def call(self, function: Any, given: Any, run: Callable[[], T], told: tuple[Any, ...] = ()) -> T:
+        """Make a call, and time it if it belongs to a trial.
+
+        Args:
+            function: of the model's output; None if there is none.
+            given: the call's inputs.
+            run: makes the call.
+            told: what distinguishes such calls, besides inputs, function and modes.
+        """
+        if self.done:
+            return self._chosen(run)
+        trial = self._turn(function, given, told)
+        if trial is None:
+            return run()
+        begin = trial.clock()
+        result = run()
+        self._took(trial, trial.clock() - begin)
+        return result
+
+    def _chosen(self, run: Callable[[], T]) -> T:
         """Make a call with the chosen schedule; keep another block size if members can't run together any more."""
         wanted = _now(self.state).block_size
         try:
@@ -212,29 +208,20 @@ class _Form:
             if now.block_size != wanted and now.block_size == 1:
                 self.way = now
 
-    def run(self, function: Any, given: Any, told: tuple[Any, ...], run: Callable[[], T]) -> T:
-        """Make a call, and time it if it belongs to a trial."""
-        trial = self.turn(function, given, told)
-        if trial is None:
-            return run()
-        begin = trial.clock()
-        result = run()
-        self._took(trial, trial.clock() - begin)
-        return result
-
-    def turn(self, function: Any, given: Any, told: tuple[Any, ...]) -> Trial | None:
+    def _turn(self, function: Any, given: Any, told: tuple[Any, ...]) -> Trial | None:
         """The trial that a call belongs to, with its schedule set; None if the call is not timed."""
         if watched() or torch.compiler.is_compiling() or capturing(self.state.generators.device):
             return None
         try:
-            kind = form_of(given, grads=True), None if function is None else identity(function), told
+            identified = None if function is None else identity(function)
+            kind = form_of(given, grads=True), identified, told, self.state.skeleton.training, settings()
         except NotRecordableError:
             kind = None
         if self._tuning is None:
             if kind is None:
                 return None
             self._kind = kind
-            what = f"by itself {self.name} {_name(function)} {told[:-2]}"
+            what = f"by itself {self.name} {_name(function)} {told}"
             self._tuning = Tuning(self.calls, what, self.cache)
         elif kind != self._kind:
             self._others += 1
@@ -248,21 +235,6 @@ class _Form:
             return None
         self._others = 0
         return trial
-
-    def close(self) -> None:
-        """Report the last forward, with its backward if there was one."""
-        lap, self.lap = self.lap, None
-        if lap is None or lap.broken:
-            return
-        if self._whole is None:
-            self._whole = lap.ended
-        if self._whole is not lap.ended:  # a forward without a backward among others with one, or the reverse
-            self._others += 1
-            if self._others >= _PATIENCE:
-                self._give_up()
-            return
-        lap.way.put(self.state)
-        self._took(lap.trial, lap.seconds)
 
     def _took(self, trial: Trial, seconds: float) -> None:
         if self._tuning is None or trial.done:
@@ -280,51 +252,8 @@ class _Form:
         self.end()
 
 
-class _Lap:
-    """The time of a forward and its backward, without the time between them.
-
-    Args:
-        trial: the trial that it belongs to.
-        seconds: of the forward.
-        way: its schedule.
-    """
-
-    def __init__(self, trial: Trial, seconds: float, way: ExecutionSchedule) -> None:
-        self.trial, self.seconds, self.way = trial, seconds, way
-        self.ended = False
-        self._begin_s: float | None = None
-        self._handles: list[Any] = []
-
-    @property
-    def broken(self) -> bool:
-        """True if the backward has begun and did not end."""
-        return self._begin_s is not None and not self.ended
-
-    def watch(self, out: Any) -> None:
-        """Notice when gradients are sent back through these outputs."""
-        nodes = {v.grad_fn for v in flatten(out)[0] if isinstance(v, Tensor) and v.grad_fn is not None}
-        self._handles = [node.register_prehook(self._begin) for node in nodes]
-
-    def _begin(self, _: Any) -> None:
-        for handle in self._handles:
-            handle.remove()
-        if self._begin_s is None:
-            self._begin_s = self.trial.clock()
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)
-
-    def _end(self) -> None:
-        assert self._begin_s is not None  # set before the callback is queued
-        self.seconds += self.trial.clock() - self._begin_s
-        self.ended = True
-
-
 def _now(state: ArrayState) -> ExecutionSchedule:
     return ExecutionSchedule(state.settings.block_size, state.settings.threads)
-
-
-def _mode(state: ArrayState) -> tuple[Any, ...]:
-    """Modes that distinguish calls with equal inputs."""
-    return state.skeleton.training, settings()
 
 
 def _name(function: Any) -> str:

@@ -21,6 +21,8 @@ from hfta_nb.history import History, Member
 REDRAWS_PER_S = 5
 MOST_GROUPS = 8
 BAR_WIDTH = 30
+_INTERVAL_S = 1.0
+"""An epoch that ends sooner than this after the last line gets no line, except the last epoch."""
 
 
 class Display(Protocol):
@@ -95,7 +97,6 @@ class Lines:
         out: output of the lines.
         history: returns the history of the run (see `RunProgress`).
         clock: seconds; for tests.
-        interval_s: an epoch that ends sooner than this after the last line gets no line, except the last epoch.
     """
 
     def __init__(
@@ -103,9 +104,8 @@ class Lines:
         out: Console,
         history: Callable[[], History],
         clock: Callable[[], float] = time.monotonic,
-        interval_s: float = 1.0,
     ) -> None:
-        self._out, self._clock, self._interval_s = out, clock, interval_s
+        self._out, self._clock = out, clock
         self._progress = RunProgress(history)
         self._last_s = float("-inf")
         self._epoch: ev.EpochDone | None = None
@@ -161,7 +161,7 @@ class Lines:
         event, now = self._epoch, self._clock()
         self._epoch = None
         epochs = self._progress.history.run.epochs if self._progress.history.run else 0
-        if event is None or (now - self._last_s < self._interval_s and event.epoch < epochs):
+        if event is None or (now - self._last_s < _INTERVAL_S and event.epoch < epochs):
             return
         self._last_s = now
         last = self._progress.history.progress

@@ -8,7 +8,7 @@ ANSWER_S = 2.0
 """How long its answer may take."""
 
 
-def is_foreign(host: str, port: int, client: bool, timeout_s: float = ANSWER_S) -> bool:
+def is_foreign(host: str, port: int, client: bool) -> bool:
     """Call a method that every such server of Ray has, and see whether this one has it.
 
     False where that can't be told: without grpcio, which only ``ray://`` needs, and without an answer in time.
@@ -16,7 +16,6 @@ def is_foreign(host: str, port: int, client: bool, timeout_s: float = ANSWER_S) 
     Args:
         host, port: of a server that speaks HTTP/2, not encrypted.
         client: whether it is to be the server for Ray clients (``ray://``), and not the head of a cluster.
-        timeout_s: how long the answer may take.
     """
     try:
         import grpc
@@ -33,7 +32,7 @@ def is_foreign(host: str, port: int, client: bool, timeout_s: float = ANSWER_S) 
             method = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel).CheckAlive
             request = gcs_service_pb2.CheckAliveRequest()
         try:
-            method(request, timeout=timeout_s)
+            method(request, timeout=ANSWER_S)
         except grpc.RpcError as error:
             return bool(error.code() == grpc.StatusCode.UNIMPLEMENTED)
     return False

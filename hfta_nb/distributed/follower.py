@@ -6,7 +6,6 @@ It lives as long as its standard input is open, and ends with the first error, w
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from hfta_nb.distributed.data_parallel import DataParallel
 from hfta_nb.distributed.ranks import Ranks, connected
 from hfta_nb.distributed.recipe import Recipe
 from hfta_nb.processes import frames, pickling
-from hfta_nb.processes.inside import private_pipes
+from hfta_nb.processes.inside import begin
 from hfta_nb.step import ArrayStep
 
 
@@ -101,8 +100,7 @@ class Follower:
 
 def main() -> int:
     """Follow until standard input ends; returns the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for rank 0
-    inbox, outbox = private_pipes()
+    inbox, outbox = begin()
     try:
         _follow(inbox, outbox)
     except BaseException as error:

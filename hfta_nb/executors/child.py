@@ -7,23 +7,17 @@ whatever torch is doing. So the worker ends when the kernel is shut down, restar
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import gc
 import os
 import queue
-import signal
 import sys
-import threading
-import traceback
 from typing import Any, NoReturn
 
 from hfta_nb import events as ev
 from hfta_nb.events import Control, Event
 from hfta_nb.executors.jobs import failed, perform
 from hfta_nb.processes import frames
-from hfta_nb.processes.inside import open_outputs, parent_of, private_pipes, read
-
-_BROKEN_PIPE = 74
+from hfta_nb.processes.inside import begin, listen, open_outputs
 
 UNSENT = 10_000
 """Events that may wait for the kernel before training waits. A kernel inside a long call of a C library reads
@@ -36,14 +30,18 @@ def main(kernel: int) -> NoReturn:
     Args:
         kernel: id of the process that started this one.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt of the kernel reaches the whole process group
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    faulthandler.enable()  # a crash leaves a traceback in the log
-    inbox, outbox = private_pipes()
+    inbox, outbox = begin()
     jobs: queue.SimpleQueue[tuple[frames.Message, bytes]] = queue.SimpleQueue()
     controls: dict[int, Control] = {}
-    threading.Thread(target=_listen, args=(inbox, kernel, jobs, controls), name="hfta_nb listener", daemon=True).start()
+
+    def take(message: frames.Message, payload: bytes) -> None:
+        if "job" in message:
+            controls[message["run"]] = Control()
+            jobs.put((message, payload))
+        elif (control := controls.get(message["run"])) is not None:  # else the run is over
+            control.put(ev.from_json(message["request"]))  # type: ignore[arg-type]
+
+    listen(inbox, kernel, take)
     _import_torch()
     if jobs.empty():
         _warm_up()
@@ -77,28 +75,6 @@ def _do(header: dict[str, Any], payload: bytes, control: Control, sender: frames
     except BaseException as error:
         return failed(error)
     return perform(study, header["job"], control, header["resume"], arguments, emit)
-
-
-def _listen(
-    inbox: int, kernel: int, jobs: queue.SimpleQueue[tuple[frames.Message, bytes]], controls: dict[int, Control]
-) -> None:
-    """Receive jobs and requests until the sender is gone; then end the process."""
-    code = _BROKEN_PIPE
-    try:
-        parent = parent_of(kernel)
-        unpacker = frames.Unpacker()
-        while data := read(inbox, parent):
-            for message, payload in unpacker.feed(data):
-                if "job" in message:
-                    controls[message["run"]] = Control()
-                    jobs.put((message, payload))
-                elif (control := controls.get(message["run"])) is not None:  # else the run is over
-                    control.put(ev.from_json(message["request"]))  # type: ignore[arg-type]
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 def _import_torch() -> None:

@@ -3,11 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import select
+import signal
 import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from hfta_nb.processes.frames import Message, Unpacker
 
 _LOOK_ROUND_S = 2.0
+
+
+def begin() -> tuple[int, int]:
+    """Prepare a worker process; returns its two pipes, see `private_pipes`.
+
+    An interrupt of a terminal reaches the whole process group, but is not for a worker. A crash leaves a traceback on
+    standard error.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    faulthandler.enable()
+    return private_pipes()
+
+
+def listen(inbox: int, starter: int, take: Callable[[Message, bytes], None]) -> None:
+    """Hand over messages on a thread until the sender is gone; then end the process, whatever it is doing.
+
+    Args:
+        inbox: descriptor of the pipe.
+        starter: id of the process that started this one.
+        take: called with each message.
+    """
+
+    def serve() -> None:
+        code = 1
+        try:
+            parent, unpacker = parent_of(starter), Unpacker()
+            while data := read(inbox, parent):
+                for message, blob in unpacker.feed(data):
+                    take(message, blob)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    threading.Thread(target=serve, name="hfta_nb listener", daemon=True).start()
 
 
 def private_pipes() -> tuple[int, int]:

@@ -11,9 +11,7 @@ import contextlib
 import functools
 import inspect
 import os
-import site
 import sys
-import sysconfig
 import threading
 import types
 from collections.abc import Iterator, Mapping
@@ -22,10 +20,10 @@ from typing import Any
 import cloudpickle
 
 from hfta_nb.errors import WorkerError
+from hfta_nb.own_lines import installed, is_installed
 
 _DEEPEST = 12
 _NEVER = frozenset({"__main__", "hfta_nb", "cloudpickle", "torch"})
-_INSTALLED_IN = frozenset({"site-packages", "dist-packages"})
 _registry = threading.Lock()
 
 
@@ -75,7 +73,7 @@ def own_modules() -> dict[str, types.ModuleType]:
         file = getattr(module, "__dict__", {}).get("__file__")  # don't trigger lazy imports
         if isinstance(file, str) and file.endswith(".py") and name.partition(".")[0] not in _NEVER:
             path = os.path.abspath(file)
-            if not path.startswith(_installed()) and not _INSTALLED_IN.intersection(path.split(os.sep)):
+            if not is_installed(path):
                 found[path] = module
     return found
 
@@ -89,16 +87,9 @@ def modules_at_hand() -> list[types.ModuleType]:
 
 def _first_on_path() -> Iterator[str]:
     for entry in sys.path:
-        if entry.endswith(".zip") or os.path.join(os.path.abspath(entry), "").startswith(_installed()):
+        if entry.endswith(".zip") or os.path.join(os.path.abspath(entry), "").startswith(installed()):
             return
         yield entry
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    places |= {*site.getsitepackages(), site.getusersitepackages()}
-    return tuple(os.path.join(os.path.abspath(place), "") for place in places if place)
 
 
 @contextlib.contextmanager

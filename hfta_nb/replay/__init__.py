@@ -19,7 +19,7 @@ Open `calls.py` first, then `program_cache.py`, `steps.py`, `record.py` and `bui
 | `program`, `source`, `parallel_lanes`, `dynamic_call`, `delivery` | the program, and the delivery of its gradients |
 | `out_variants`, `native_calls`, `image_norm_kernels` | kernels that write into given memory |
 | `verify` | the comparison of a program with the recorded call |
-| `halves`, `node`, `forward_entry` | a forward and its backward as two halves of a program |
-| `layouts`, `halves_layout` | images with channels last |
+| `halves`, `node` | a forward and its backward as two halves of a program |
+| `layouts` | images with channels last |
 | `inductor/` | programs compiled by `torch.compile`'s compiler |
 """

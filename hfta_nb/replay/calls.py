@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
-from hfta_nb.eager.engine import Block, Call, Inputs, concatenate, positional
+from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
 from hfta_nb.eager.gradients import loss_call
 from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
@@ -85,9 +85,9 @@ class Calls:
     def again(self, tensors: tuple[Tensor, ...]) -> Any:
         """Fast path of `forward`: the output for positional inputs, if the call's signature equals the last one's; else
         None."""
-        return self.forwards.again(tensors, (False,) * len(tensors), positional, partial(over, self.state, _called))
+        return self.forwards.again(Inputs.positional(tensors), partial(over, self.state, _called))
 
-    def forward(self, given: Any, inputs: Inputs, call: Call, plain: Sequence[Tensor] = ()) -> Any:
+    def forward(self, given: Any, inputs: Inputs, call: Call, plain: tuple[Tensor, ...] = ()) -> Any:
         """Every member's output, as part of the autograd graph if gradients may be needed.
 
         Args:

@@ -8,8 +8,7 @@ forward runs the first half of the program, its backward the second.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,13 +17,11 @@ from torch import Tensor
 from hfta_nb.eager.blocks import graph_blocks
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.members.tree import Rebuild
-from hfta_nb.replay.forward_entry import ForwardEntry
 from hfta_nb.replay.guards import Guards
-from hfta_nb.replay.halves_layout import lay
+from hfta_nb.replay.halves import ForwardEntry
 from hfta_nb.replay.node import Run, SavedContext, attached
 from hfta_nb.replay.program_cache import ProgramCache
-from hfta_nb.replay.recorded_forward import RecordedForward
+from hfta_nb.replay.recorded_forward import recorded
 from hfta_nb.replay.signature import form
 from hfta_nb.replay.verify import Before
 
@@ -57,25 +54,21 @@ class CapturedForwards:
 
     # Replaying.
 
-    def again(self, tensors: Sequence[Tensor], per_member: tuple[bool, ...], rebuild: Rebuild, run: Run) -> Any:
+    def again(self, inputs: Inputs, run: Run) -> Any:
         """Fast path: the replayed output, if this call's signature equals the last one's; else None.
 
         Args:
-            tensors: the inputs, none of which is marked as per member.
-            per_member: for each leaf, whether it has a member axis.
-            rebuild: creates the arguments from the tensors.
+            inputs: all tensors.
             run: computes the outputs eagerly.
         """
-        if self.cache.last is None or not self.cache.repeats(tensors):
+        if self.cache.last is None or not self.cache.repeats(inputs.leaves):
             return None
-        found = self.replay(self.cache.last, Inputs(tuple(tensors), per_member, rebuild), run)
+        found = self.replay(self.cache.last, inputs, run)
         return None if found is None else found[0]
 
-    def remember(self, entry: ForwardEntry, tensors: Sequence[Tensor]) -> None:
+    def remember(self, entry: ForwardEntry, tensors: tuple[Tensor, ...]) -> None:
         """Remember that a call with these inputs was replayed, for `again`, if its output is one tensor."""
-        count = len(entry.inputs.leaves if entry.inputs else ())
-        alone = entry.made is not None and entry.made.alone and count == len(tensors)
-        self.cache.remember(entry, tensors if alone else None)
+        self.cache.remember(entry, tensors if entry.made is not None and entry.made.alone else None)
 
     def outstanding(self) -> bool:
         """True if a later backward needs the content of the program's memory."""
@@ -87,8 +80,9 @@ class CapturedForwards:
         if entry is None or entry.made is None or self.outstanding():
             return None
         made = entry.made
-        start = Before(self.state) if made.changes else None
-        found = self.cache.replay(entry, inputs.leaves, made.halves.forward, "the model", start)
+        changes = made.program.generators is not None or self.state.buffer_arenas
+        start = Before(self.state) if changes else None
+        found = self.cache.replay(entry, inputs.leaves, made.forward, "the model", start)
         if found is None:
             return None
         outputs = found[0]
@@ -105,12 +99,8 @@ class CapturedForwards:
 
     def recorder(self, entry: ForwardEntry | None, run: Run) -> Callable[[Inputs], Any]:
         """A function that runs a call, and records it with its backward if it may be replayed."""
-        return self.cache.recorder(
-            entry, (), partial(self._record, run), lambda inputs: run(inputs, graph_blocks(self.state))
-        )
 
-    def _record(self, run: Run, entry: ForwardEntry, inputs: Inputs, guards: Guards) -> Any:
-        call = RecordedForward(self.state, entry, inputs, run)
-        result = call.result(guards)
-        lay(call)
-        return result
+        def record(entry: ForwardEntry, inputs: Inputs, guards: Guards) -> Any:
+            return recorded(self.state, entry, inputs, run, guards)
+
+        return self.cache.recorder(entry, (), record, lambda inputs: run(inputs, graph_blocks(self.state)))

@@ -1,4 +1,4 @@
-"""A recorded forward and its backward as one program that runs in two parts.
+"""A recorded forward and its backward as one program that runs in two parts, and the cache entry of such calls.
 
 Both parts share their memory: values of the forward that the backward needs stay in place, so that only one backward
 can be outstanding.
@@ -6,65 +6,39 @@ can be outstanding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
 from hfta_nb.members.threads import thread_scope
+from hfta_nb.replay.cache_entry import CacheEntry
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.program import Program
 
-
-class Halves:
-    """A program that is split into forward and backward.
-
-    Args:
-        ready: the program.
-        results: how many of its results belong to the forward; the others belong to the backward.
-        way: see `FusedArray.threads`.
-    """
-
-    def __init__(self, ready: Program, results: int, way: str) -> None:
-        self.program, self._way = ready, way
-        self._forward, self._backward = ready.steps[: ready.cut], ready.steps[ready.cut :]
-        self._outputs, self._inputs = ready.results[:results], ready.results[results:]
-        self.serial = 0
-        """The number of the last forward, whose values are in memory."""
-
-    def forward(self) -> list[Tensor]:
-        """Compute the outputs."""
-        self.serial += 1
-        with thread_scope(self._way):
-            return self.program.execute(self._forward, self._outputs, (), self.program.generators)
-
-    def backward(self) -> list[Tensor]:
-        """Write the gradients to their destinations; returns those of the inputs. Once after each forward."""
-        self.serial += 1
-        with thread_scope(self._way):  # the backward draws no numbers
-            results = self.program.execute(self._backward, self._inputs, self.program.gradients, None)
-        for storage in self.program.left:
-            self.program.made[storage] = None
-        return results
+_PATTERNS = 3
+"""After this many changes of which outputs are used, a kind of call is recorded no more."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class CompiledForward:
     """Replays a kind of forward and its backward.
 
     Attributes:
-        halves: the program.
-        targets: destinations of the gradients.
+        program: its results are the outputs, then the gradients of inputs.
+        threads: see `FusedArray.threads`.
+        targets: destinations of the gradients of parameters.
         grads: memory that replaces the gradients of the used outputs.
         used: for each output with a gradient, whether it is used.
         differentiable: for each output, whether it has a gradient.
         learning: the parameters that may have gradients.
         passes: for each input that requires a gradient, whether it gets one.
         needs: the parameters, and the positions of the inputs, that the backward reads.
-        changes: whether a call may change buffers or draw random numbers.
         alone: whether it returns a single tensor with a gradient.
+        serial: the number of the last forward, whose values are in memory.
     """
 
-    halves: Halves
+    program: Program
+    threads: str
     targets: list[Target]
     grads: list[Tensor]
     used: tuple[bool, ...]
@@ -72,5 +46,60 @@ class CompiledForward:
     learning: list[nn.Parameter]
     passes: tuple[bool, ...]
     needs: tuple[list[nn.Parameter], list[int]]
-    changes: bool
     alone: bool
+    serial: int = 0
+
+    def __post_init__(self) -> None:
+        steps, results, outputs = self.program.steps, self.program.results, len(self.differentiable)
+        self._forward = steps[: self.program.cut], results[:outputs], ()
+        self._backward = steps[self.program.cut :], results[outputs:], self.program.gradients
+
+    def forward(self) -> list[Tensor]:
+        """Compute the outputs."""
+        self.serial += 1
+        with thread_scope(self.threads):
+            return self.program.execute(*self._forward, self.program.generators)
+
+    def backward(self) -> list[Tensor]:
+        """Write the gradients to their destinations; returns those of the inputs. Once after each forward."""
+        self.serial += 1
+        with thread_scope(self.threads):  # the backward draws no numbers
+            results = self.program.execute(*self._backward, None)
+        for storage in self.program.left:
+            self.program.made[storage] = None
+        return results
+
+    def both(self) -> list[Tensor]:
+        """Run forward and backward; returns the results of both."""
+        return [*self.forward(), *self.backward()]
+
+
+@dataclass
+class ForwardEntry(CacheEntry):
+    """A kind of forward with gradients.
+
+    Attributes:
+        made: the compiled forward, once there is one.
+        grads: memory that replaces the gradients of the used outputs.
+        used: for each output with a gradient, whether it is used; None if that is unknown.
+        changes: how often `used` has changed.
+    """
+
+    made: CompiledForward | None = None
+    grads: list[Tensor] = field(default_factory=list)
+    used: tuple[bool, ...] | None = None
+    changes: int = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.made is not None
+
+    def drop(self) -> None:
+        super().drop()
+        self.made = None
+
+    def other_outputs(self, used: tuple[bool, ...]) -> None:
+        """Record that the caller's loss uses other outputs than expected, so that other gradients are None."""
+        self.changes += 1
+        self.used, self.grads = used, []
+        self.refuse("the outputs that are used differ from call to call", forget=self.changes <= _PATTERNS)

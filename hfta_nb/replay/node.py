@@ -17,8 +17,7 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import flatten
 from hfta_nb.replay.delivery import assign_grads, delivered, gradient_copies, written
-from hfta_nb.replay.forward_entry import ForwardEntry
-from hfta_nb.replay.halves import CompiledForward
+from hfta_nb.replay.halves import CompiledForward, ForwardEntry
 from hfta_nb.replay.signature import watched
 from hfta_nb.replay.verify import Before, failure
 
@@ -62,7 +61,7 @@ class SavedContext:
         self.inputs: Inputs | None = inputs
         self.run: Run | None = run
         self.guards, self.arenas = entry.guards, state.arenas
-        self.serial = made.halves.serial
+        self.serial = made.serial
         self._read = [p._version for p in made.needs[0]]
         self._given = versions(inputs.leaves)
         self._autocast = _autocast() if torch._C._is_any_autocast_enabled() else ()
@@ -70,7 +69,7 @@ class SavedContext:
     @property
     def spent(self) -> bool:
         """True if the forward's values in memory have been overwritten."""
-        return self.made.halves.serial != self.serial
+        return self.made.serial != self.serial
 
     def gradients(self, nodes: Sequence[Any], wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """The gradients of the roots; None for those that are already delivered.
@@ -125,19 +124,19 @@ class SavedContext:
         made = self.made
         count = len(made.learning)
         if not count:
-            return _passed(made, made.halves.backward())
+            return _passed(made, made.backward())
         if _accumulated(nodes[:count], made.learning):
             upstream = self._deliver()
             found: list[Any] = [None] * count
         else:
-            gradients, upstream = gradient_copies(self.state, made.targets, made.halves.backward)
+            gradients, upstream = gradient_copies(self.state, made.targets, made.backward)
             by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
             found = [by.get(id(p)) for p in made.learning]
         return found + _passed(made, upstream)
 
     def _deliver(self) -> list[Tensor]:
         """Run the backward and deliver its gradients to `.grad`; returns those of the inputs."""
-        state, targets, backward = self.state, self.made.targets, self.made.halves.backward
+        state, targets, backward = self.state, self.made.targets, self.made.backward
         if any(t.parameter.grad is not None for t in targets):
             return delivered(state, targets, backward)
         upstream = written(targets, backward)

@@ -30,6 +30,19 @@ def alone(modules: list[nn.Module], x: Tensor) -> Tensor:
     return torch.stack([F.mse_loss(module(x), x) for module in modules]).detach()
 
 
+def as_alone(array: hfta.FusedArray, modules: list[nn.Module], x: Tensor) -> None:
+    """The next call gives what the plain modules give."""
+    torch.testing.assert_close(losses(array, "backward", x), alone(modules, x), atol=1e-12, rtol=0)
+
+
+def fused(build: Callable[[], nn.Module], size: int = 3) -> tuple[hfta.FusedArray, list[nn.Module], Tensor]:
+    """An array with this block size, its three plain modules, and inputs."""
+    modules = make(build, 3, torch.float64, CPU)
+    array = hfta.fuse(modules)
+    array.block_size = size
+    return array, modules, inputs()
+
+
 class Calling(nn.Module):
     """A linear layer that counts its calls; `change` makes something of the layer's output and the number."""
 
@@ -95,16 +108,13 @@ class Printing(nn.Module):
 
 @pytest.mark.parametrize("root", [False, True], ids=["submodule", "root"])
 def test_an_attribute_that_a_user_changes_is_compared_where_nothing_is_replayed(root: bool, verified: None) -> None:
-    modules, x = make(lambda: Printing() if root else nn.Sequential(Printing()), 3, torch.float64, CPU), inputs()
-    array = hfta.fuse(modules)
-    array.block_size = 3
+    array, modules, x = fused(lambda: Printing() if root else nn.Sequential(Printing()))
     for _ in range(4):
         losses(array, "backward", x)
     for one in (array, *modules):
         (one if root else one.get_submodule("0")).kind = "relu"  # type: ignore[assignment]
     with pytest.warns(ArrayWarning, match="off by"):
-        found = losses(array, "backward", x)
-    torch.testing.assert_close(found, alone(modules, x), atol=1e-12, rtol=0)
+        as_alone(array, modules, x)
 
 
 def test_paths_are_not_compared_without_end(monkeypatch: pytest.MonkeyPatch, verified: None) -> None:
@@ -147,14 +157,12 @@ def test_what_a_user_changes_is_read_by_all_members(way: str, change: str, verif
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 5), Scaled(alone=way.startswith("submodule")))
 
-    modules, x = make(build, 3, torch.float64, CPU), inputs()
-    array = hfta.fuse(modules)
-    array.block_size = 1 if way == "one by one" else 3
+    array, modules, x = fused(build, 1 if way == "one by one" else 3)
     for _ in range(2):
         losses(array, "backward", x)
     for one in (array, *modules):
         CHANGES[change](one.get_submodule("1"))
-    torch.testing.assert_close(losses(array, "backward", x), alone(modules, x), atol=1e-12, rtol=0)
+    as_alone(array, modules, x)
 
 
 class Stateful(nn.Module):
@@ -190,26 +198,23 @@ def test_a_write_to_what_members_keep_is_given_to_all_members(root: bool, size: 
     def stateful(module: nn.Module) -> nn.Module:
         return module if root else module.get_submodule("0")
 
-    modules, x = make(lambda: Stateful() if root else nn.Sequential(Stateful()), 3, torch.float64, CPU), inputs()
-    array = hfta.fuse(modules)
-    array.block_size = size
+    array, modules, x = fused(lambda: Stateful() if root else nn.Sequential(Stateful()), size)
     for _ in range(3):
-        torch.testing.assert_close(losses(array, "backward", x), alone(modules, x), atol=1e-12, rtol=0)
+        as_alone(array, modules, x)
     for one in (array, *modules):
         WRITES[write](stateful(one))
     taken = array[1]  # before the next call
     assert (stateful(taken).calls, stateful(taken).log) == (stateful(modules[1]).calls, stateful(modules[1]).log)
     for _ in range(2):
-        torch.testing.assert_close(losses(array, "backward", x), alone(modules, x), atol=1e-12, rtol=0)
+        as_alone(array, modules, x)
 
 
 def test_an_array_shows_what_its_first_member_keeps() -> None:
-    modules, x = make(Stateful, 3, torch.float64, CPU), inputs()
-    array = hfta.fuse(modules)
+    array, modules, x = fused(Stateful)
     losses(array, "backward", x)
     alone(modules, x)
     assert (array.calls, array.log) == (1, [0.0, 1.0])
     torch.testing.assert_close(array.hidden, modules[0].hidden)
     chosen = array.select([2, 0])
-    torch.testing.assert_close(losses(chosen, "backward", x), alone([modules[2], modules[0]], x), atol=1e-12, rtol=0)
+    as_alone(chosen, [modules[2], modules[0]], x)
     torch.testing.assert_close(losses(array, "backward", x)[1], alone(modules[1:2], x)[0], atol=1e-12, rtol=0)

@@ -51,7 +51,7 @@ def image_files(name: str, directory: Path) -> Data:
     return _pictures(name, x[rows], x[aside])
 
 
-def read_lmdb(path: Path, most: int = MOST) -> Iterator[Tensor]:
+def read_lmdb(path: Path) -> Iterator[Tensor]:
     """The first images of a category of LSUN, each uint8 ``[3, 64, 64]``.
 
     Raises:
@@ -68,7 +68,7 @@ def read_lmdb(path: Path, most: int = MOST) -> Iterator[Tensor]:
                 raise damaged(file, size, f"cut short: it should have {end} bytes")
             with env.begin(buffers=False) as transaction:
                 for number, (key, value) in enumerate(transaction.cursor()):
-                    if number == most:
+                    if number == MOST:
                         return
                     shown = f"{file}, key {key.decode('latin-1')}"
                     yield read_image(io.BytesIO(value), shown=shown)

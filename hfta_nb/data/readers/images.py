@@ -21,12 +21,11 @@ FOLDER = "train/<class>/<image> and val/<class>/<image>"
 TINY = "train/<wnid>/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt (of tiny-imagenet-200.zip)"
 
 
-def read_image(path: Path | io.BytesIO, size: int = SIZE, shown: str = "") -> Tensor:
-    """An image as uint8 ``[3, size, size]``.
+def read_image(path: Path | io.BytesIO, shown: str = "") -> Tensor:
+    """An image as uint8 ``[3, SIZE, SIZE]``, scaled until its shorter side fits, then cut to the middle.
 
     Args:
         path: its file, or what is in it.
-        size: its sides; it is scaled until the shorter one fits, then cut to the middle.
         shown: where it is from, where it has no path.
 
     Raises:
@@ -36,13 +35,13 @@ def read_image(path: Path | io.BytesIO, size: int = SIZE, shown: str = "") -> Te
 
     try:
         with Image.open(path) as image:
-            fitted = ImageOps.fit(image.convert("RGB"), (size, size))
+            fitted = ImageOps.fit(image.convert("RGB"), (SIZE, SIZE))
             pixels = fitted.tobytes()
     except (OSError, ValueError, SyntaxError) as error:
         held = path.stat().st_size if isinstance(path, Path) and path.exists() else 0
         length = len(path.getbuffer()) if isinstance(path, io.BytesIO) else held
         raise damaged(shown or str(path), length, f"not a whole image ({error})") from error
-    image_bytes = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(size, size, 3)
+    image_bytes = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(SIZE, SIZE, 3)
     return image_bytes.movedim(2, 0).contiguous()
 
 

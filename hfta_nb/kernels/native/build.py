@@ -28,6 +28,7 @@ from hfta_nb.kernels.native import background
 from hfta_nb.kernels.native.alive import alive
 from hfta_nb.kernels.native.sources import sources_digest
 from hfta_nb.kernels.strategy.timing_cache import VARIABLE as CACHE
+from hfta_nb.kernels.strategy.timing_cache import folder
 
 VARIABLE = "HFTA_NB_NATIVE"
 MARCH = "HFTA_NB_NATIVE_MARCH"
@@ -66,7 +67,7 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
     found = _loaded.get(given)
     now = wait and _compiling > 0
     if found is None and (given not in _loaded or (now and (*given, "tried") not in _loaded)):
-        found = _loaded[given] = _library(given[0], given[1], given[2], given[3], wait)
+        found = _loaded[given] = _library(name, wait)
         if now:
             _loaded[(*given, "tried")] = None
     return found
@@ -89,12 +90,10 @@ def waiting() -> bool:
 
 def arrived(name: str) -> bool | None:
     """True if a library compiled in the background is ready, False if not yet; None if it is not being compiled."""
-    if (folder := _folder(os.environ.get(CACHE, ""), os.environ.get("XDG_CACHE_HOME", ""))) is None:
+    place, compiler = folder(os.environ), _compiler(os.environ.get("CC", ""))
+    if place is None or compiler is None or _switched_off() or _answered(name):
         return None
-    compiler = _compiler(os.environ.get("CC", ""))
-    if compiler is None or _switched_off() or _answered(name):
-        return None
-    kept = folder / f"{name}-{_key(Path(__file__).with_name(f'{name}.c'), compiler)}.so"
+    kept = place / f"{name}-{_key(Path(__file__).with_name(f'{name}.c'), compiler)}.so"
     if kept.is_file():
         return True
     return False if kept.with_suffix(".making").exists() else None
@@ -118,14 +117,14 @@ def _compiler(cc: str) -> str | None:
     return next((found for c in (cc, "cc", "gcc", "clang") if c and (found := shutil.which(c))), None)
 
 
-def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDLL | None:
-    compiler = _compiler(cc)
+def _library(name: str, wait: bool) -> ctypes.CDLL | None:
+    compiler = _compiler(os.environ.get("CC", ""))
     if compiler is None or os.name != "posix":
         return None
     source = Path(__file__).with_name(f"{name}.c")
     try:
-        folder = _folder(given, xdg)
-        kept = None if folder is None else folder / f"{name}-{_key(source, compiler)}.so"
+        place = folder(os.environ)
+        kept = None if place is None else place / f"{name}-{_key(source, compiler)}.so"
         if kept is not None and kept.is_file():
             return ctypes.CDLL(str(kept))
         if not wait and kept is not None:
@@ -135,7 +134,7 @@ def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDL
             return None
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as room:
+        with tempfile.TemporaryDirectory(dir=place) as room:
             made = _compiled(compiler, source, Path(room))
             if made is None:
                 return None
@@ -145,14 +144,6 @@ def _library(name: str, given: str, xdg: str, cc: str, wait: bool) -> ctypes.CDL
             return ctypes.CDLL(str(kept))
     except OSError:
         return None
-
-
-def _folder(given: str, xdg: str) -> Path | None:
-    if given.lower() == "off":
-        return None
-    with contextlib.suppress(RuntimeError):  # there is no home directory
-        return Path(given) if given else (Path(xdg) if xdg else Path.home() / ".cache") / "hfta_nb"
-    return None
 
 
 def _compiled(compiler: str, source: Path, room: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""Batched matrix products for kernels that depend on the memory layout.
+"""Batched matrix products by a kernel that depends on the memory layout.
 
 oneDNN's kernels receive contiguous matrices, one member after another, or the transposes of such matrices. Torch copies
 other layouts, and a transposed weight that is a column of an array's parameters entry by entry.
@@ -38,40 +38,3 @@ class Copied:
                 room = flat.new_empty(flat.shape)
                 self._copies.append((room, flat))
                 self._passed[i] = room.transpose(1, 2) if turned else room
-
-
-class Added:
-    """A batched product to which the bias is added afterwards.
-
-    Args:
-        function: the product with `out`.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, bias: Tensor, x: Tensor, weight: Tensor, *, out: Tensor) -> None:
-        self.function(x, weight, out=out)
-        out.add_(bias)
-
-
-class InTurn:
-    """A batched product as one product per member.
-
-    Args:
-        function: the product of two matrices with `out`, of which `batched` is the batched form.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self._given: tuple[Tensor, ...] = ()
-        self._calls: list[tuple[tuple[Tensor, ...], Tensor]] = []
-
-    def __call__(self, *args: Tensor, out: Tensor) -> None:
-        given = *args, out
-        if len(given) != len(self._given) or any(a is not b for a, b in zip(given, self._given, strict=True)):
-            self._given = given
-            self._calls = [(tuple(row[:-1]), row[-1]) for row in zip(*(t.unbind(0) for t in given), strict=True)]
-        function = self.function
-        for matrices, room in self._calls:
-            function(*matrices, out=room)

@@ -13,8 +13,8 @@ Known to be safe, without a child:
   are a multiple of 8;
 - all other kernels of torch's own (norms, pools, pointwise functions): they accept any strides, and plain modules with
   channels last call them;
-- matrix products by oneDNN, copied or one member at a time: the primitive that torch itself calls for them in bfloat16,
-  on ARM, and under the public setting `torch.backends.mkldnn.matmul.fp32_precision`;
+- matrix products by oneDNN, copied or not: the primitive that torch itself calls for them in bfloat16, on ARM, and
+  under the public setting `torch.backends.mkldnn.matmul.fp32_precision`;
 - this package's own kernels, whose tests run under AddressSanitizer; whether the processor supports their instructions
   is tested after compilation (`native.alive`).
 """

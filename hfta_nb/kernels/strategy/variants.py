@@ -14,8 +14,7 @@ from hfta_nb.kernels.native import norm, product, rows
 from hfta_nb.kernels.native.binding import Binding
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.kernels.strategy.pointwise import Pointwise, PointwiseBackward
-from hfta_nb.kernels.strategy.pooling import ChannelsLast, max_pool2d
-from hfta_nb.kernels.strategy.products import Added, InTurn
+from hfta_nb.kernels.strategy.pooling import ChannelsLast
 from hfta_nb.kernels.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
 from hfta_nb.kernels.strategy.streams import Parted, partings
 from hfta_nb.kernels.strategy.widened import HALVES, Widened
@@ -74,26 +73,9 @@ PRODUCTS = frozenset({_aten.bmm.default, _aten.baddbmm.default, _aten.mm.default
 """Operators that the setting of `precision` affects."""
 
 
-def _in_turn(one: Callable[..., Any], batched: Callable[..., Any]) -> Callable[..., Any]:
-    return InTurn(one)
-
-
-def _added(batched: Callable[..., Any]) -> Callable[..., Any]:
-    return Added(_aten.bmm.out._op)
-
-
-_BATCHED = {
-    _aten.bmm.default: _aten.mm.out._op,
-    _aten.baddbmm.default: _aten.addmm.out._op,
-}
+_BATCHED = frozenset({_aten.bmm.default, _aten.baddbmm.default})
 _ONEDNN = KernelVariant("oneDNN", same, precision.ONEDNN)
 _COPIED = KernelVariant("oneDNN (copied)", same, precision.ONEDNN, copies=True)
-_BIAS_AFTER = KernelVariant("oneDNN (bias after)", _added, precision.ONEDNN)
-_COPIED_BIAS_AFTER = KernelVariant("oneDNN (copied, bias after)", _added, precision.ONEDNN, copies=True)
-_IN_TURN = {
-    batched: KernelVariant("oneDNN (in turn)", partial(_in_turn, one), precision.ONEDNN)
-    for batched, one in _BATCHED.items()
-}
 
 
 def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> list[KernelVariant]:
@@ -110,7 +92,7 @@ def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> lis
     if device.type != "cpu" or not operands:
         return []
     if function is _MAX_POOL:
-        return _pools(args)
+        return _pools(args[0])
     if function in _WIDENED and any(o.dtype in HALVES for o in operands):
         return [_IN_FLOAT32]
     if any(o.dtype != torch.float32 for o in operands):
@@ -161,16 +143,12 @@ _WIDENED = frozenset(
     if (found := getattr(getattr(_aten, name, None), "default", None)) is not None
 )
 _MAX_POOL = _aten.max_pool2d_with_indices.default
-_PAIRS = KernelVariant("pairs", lambda _: max_pool2d)
 _CHANNELS_LAST = KernelVariant("channels last", ChannelsLast)
 
 
-def _pools(args: Sequence[Any]) -> list[KernelVariant]:
-    x, size, stride = args[0], list(args[1]), list(args[2]) if len(args) > 2 else []
-    if x.dtype not in (torch.float32, torch.float64, *HALVES) or not x.contiguous or len(x.size) < 3:
-        return []
-    found = [_CHANNELS_LAST] if len(x.size) == 4 else []
-    return [*found, _PAIRS] if size == [2, 2] and stride in ([], [2, 2]) else found
+def _pools(x: Any) -> list[KernelVariant]:
+    known = x.dtype in (torch.float32, torch.float64, *HALVES)
+    return [_CHANNELS_LAST] if known and x.contiguous and len(x.size) == 4 else []
 
 
 _CONVOLUTION = _aten.convolution.default
@@ -221,14 +199,7 @@ def _channels_last(image: Operand) -> bool:
 def _products(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
     if function not in _BATCHED or len(args) != (3 if function in _ADDS else 2):
         return [_ONEDNN]  # the arguments contain a factor of a summand
-    gapless = all(_gapless(a) for a in args[-2:])
-    found = [_ONEDNN if gapless else _COPIED]
-    if function in _ADDS:
-        found.append(_BIAS_AFTER if gapless else _COPIED_BIAS_AFTER)
-    (_, height, inner), (_, _, columns) = (a.size for a in args[-2:])
-    if height * inner * columns >= _LARGE:
-        found.append(_IN_TURN[function])
-    return found
+    return [_ONEDNN if all(_gapless(a) for a in args[-2:]) else _COPIED]
 
 
 def _compiled(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
@@ -237,10 +208,6 @@ def _compiled(function: Any, args: Sequence[Any]) -> list[KernelVariant]:
 
 
 _COMPILED = {adds: KernelVariant(COMPILED, partial(product.Compiled, adds=adds)) for adds in (False, True)}
-_LARGE = 4_000_000
-"""The number of multiplications of one member's product from which a separate call may pay."""
-
-
 _ADDS = frozenset({_aten.baddbmm.default, _aten.addmm.default})
 
 
