@@ -344,5 +344,5 @@ def _check_value(name: str, value: Any) -> Json:
 def _seed_of(config: Mapping[str, Json]) -> int:
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise GridError("not a seed", where="seed", got=seed, accepted="whole numbers from 0")
+        raise GridError("not a seed", where="seed", got=seed, accepted="whole numbers from 0 to below 2**63")
     return seed

@@ -44,7 +44,7 @@ def seed_of(given: Any) -> int:
     """A seed, which may be an integer of NumPy's."""
     whole = hasattr(given, "__index__") and not isinstance(given, bool) and getattr(given, "ndim", 0) == 0
     if not whole or not 0 <= operator.index(given) < 2**63:
-        raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0",
+        raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0 to below 2**63",
                          remedy="to train each variant with several seeds, make seed an axis of the grid")  # fmt: skip
     return operator.index(given)
 

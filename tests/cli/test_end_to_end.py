@@ -245,6 +245,16 @@ def test_a_run_that_is_there_is_not_written_over_and_a_damaged_one_is_said_to_be
     assert "a run is already there" in again.stderr
     assert (tmp_path / "run" / "study.sqlite").read_bytes() == before
 
+    assert "'hfta-nb run --resume DIR --epochs N'" in again.stderr
+
+    complete = here("run", "--resume", "run")
+    assert (complete.returncode, complete.stdout) == (2, "")
+    assert "the run is complete" in complete.stderr
+    assert "'hfta-nb run --resume DIR --epochs 2'" in complete.stderr
+    longer = here("run", "--resume", "run", "--epochs", "2", "--plain")
+    assert (longer.returncode, longer.stderr) == (0, "")
+    assert "epoch 2/2" in longer.stdout
+
     (tmp_path / "run" / "study.sqlite").write_text("{", encoding="utf-8")
     damaged = here("results", "run")
     assert damaged.returncode == 2
