@@ -68,6 +68,8 @@ def run(
             for event in events(study, trainer, state is not None):
                 keep(study, event)
                 searching.follow(study, control, event)
+                if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
+                    control.close()  # nobody reads it any more
                 yield event
                 if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
                     sampled = time.perf_counter()
@@ -88,7 +90,7 @@ def run(
             _end(study, _cut_short(study, why))
             raise
         finally:
-            control.attach(None)
+            control.close()
             searching.end(study)
             study._trainer = None
             study._running -= 1
