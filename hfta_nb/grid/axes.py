@@ -307,7 +307,7 @@ def check_name(name: object) -> str:
 def check_values(name: str, values: Any) -> tuple[Json, ...]:
     if isinstance(values, str | int | float) or values is None:
         values = (values,)
-    elif not isinstance(values, Iterable):
+    elif isinstance(values, bytes) or not isinstance(values, Iterable):
         raise GridError("not a list of values", where=name, got=values)
     checked = tuple(_check_value(name, v) for v in itertools.islice(values, MAX_VARIANTS + 1))
     if len(checked) > MAX_VARIANTS:

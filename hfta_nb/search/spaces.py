@@ -49,8 +49,9 @@ def uniform(low: float, high: float, *, log: bool = False, step: float | None = 
     if not low < high:
         raise SearchError("the ends are not in order", where="uniform", got=(low, high), accepted="low < high")
     if log and (low <= 0 or step is not None):
+        given = f"low={low:g}" if step is None else f"low={low:g}, step={step:g}"
         accepted = "low > 0 and no step"
-        raise SearchError("not an interval of logarithms", where="uniform", got=(low, step), accepted=accepted)
+        raise SearchError(f"no logarithmic interval: {given}", where="uniform", accepted=accepted)
     if step is not None and not 0 < step <= high - low:
         raise SearchError("not a step", where="uniform", got=step, accepted=f"above 0, up to {high - low:g}")
     return Uniform(float(low), float(high), log, None if step is None else float(step))

@@ -182,6 +182,21 @@ def test_values_are_shown_as_typed() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: logspace("a", 1, 3), r"the ends of a range must be numbers; got \('a', 1\)"),
+        (lambda: linspace(0, 1, 2.5), "not a number of values; got 2.5"),
+        (lambda: seeds("x"), "not a number of values; got 'x'"),
+        (lambda: integers(1.5, 3), r"not a range of whole numbers; got \(1.5, 3, 1\)"),
+        (lambda: Grid({"lr": b"1"}), "lr: not a list of values; got b'1'"),
+    ],
+)
+def test_ranges_of_other_things_than_numbers_are_refused(made, words: str) -> None:
+    with pytest.raises(GridError, match=words):
+        made()
+
+
 def test_far_too_many_values_are_refused_before_they_are_made() -> None:
     for values in (range(10**12), itertools.count()):
         with pytest.raises(GridError, match="lr: too many values; accepted: up to 10000"):
