@@ -109,6 +109,19 @@ def checked(space: Space) -> Space:
     return space
 
 
+def extremes(space: Space) -> dict[str, list[Json]]:
+    """For each axis of a dict the values of a list, or both ends of an interval; nothing for a function."""
+    if callable(space):
+        return {}
+    return {name: _values(axis) or _ends(axis) for name, axis in space.items()}
+
+
+def _ends(axis: Any) -> list[Json]:
+    if isinstance(axis, Integers):
+        return [axis[0], axis[-1]]
+    return [tuples(v) for v in axis.choices] if hasattr(axis, "choices") else [axis.low, axis.high]
+
+
 def _suggested(trial: Trial, name: str, axis: Any) -> Json:
     found: Json
     if isinstance(axis, Integers):
