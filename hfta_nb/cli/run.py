@@ -43,6 +43,8 @@ def main(given: argparse.Namespace) -> int:
     out = tables.console(given.plain or given.quiet)
     where = studies.where(given)
     epochs = given.epochs if given.resume else None
+    if epochs is not None and epochs < study.epochs:
+        raise StudyError("fewer epochs than before", where="--epochs", got=epochs, accepted=f"{study.epochs} or more")
     display = display_of(given, study, out)
     code = train(study, display, out, resume=given.resume is not None, epochs=epochs, where=where)
     if code in (0, STOPPED):

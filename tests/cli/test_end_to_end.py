@@ -254,6 +254,9 @@ def test_a_run_that_is_there_is_not_written_over_and_a_damaged_one_is_said_to_be
     longer = here("run", "--resume", "run", "--epochs", "2", "--plain")
     assert (longer.returncode, longer.stderr) == (0, "")
     assert "epoch 2/2" in longer.stdout
+    fewer = here("run", "--resume", "run", "--epochs", "1")
+    assert (fewer.returncode, fewer.stdout) == (2, "")
+    assert "--epochs: fewer epochs than before; got 1; accepted: 2 or more" in fewer.stderr
 
     (tmp_path / "run" / "study.sqlite").write_text("{", encoding="utf-8")
     damaged = here("results", "run")
