@@ -160,6 +160,13 @@ WRONG: list[tuple[Sequence[str], str]] = [
     (("run", "--family", "mlp", "--data", "mnist"), "put train-images-idx3-ubyte"),
     (("run", "--family", "mlp", "--grid", "beauty=1,2"), "unknown axis"),
     (("run", "--family", "mlp", "--grid", "lr=1e"), '"1e" is not a number; write 1e-3'),
+    (
+        ("run", "--family", "mlp", "--grid", "lr=logspace(1e-4,1e-1,3"),
+        "lr: no closing parenthesis; got 'logspace(1e-4,",
+    ),
+    (("run", "--family", "mlp", "--grid", "lr=logspce(1e-4,1e-1,3)"), "did you mean logspace?"),
+    (("run", "--family", "mlp", "--grid", "lr=1e-3;1e-2"), "separate values by commas"),
+    (("run", "--family", "mlp", "--grid", "lr=inf"), "lr: not a finite number; got inf"),
     (("run", "--family", "mlp", "--grid", "lr 1e-3"), "no = between name and values"),
     (("run", "--family", "mlp", "--grid", "width=wide"), "not a number"),
     (("run", "--family", "mlp", "--epochs", "0"), "is not a whole number from 1"),
