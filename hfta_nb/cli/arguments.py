@@ -73,12 +73,12 @@ trained as well. Exit code: 0; 1 if the run failed; 2 for wrong input; 130 if it
 """
 
 STUDY_OPTIONS = (
-    *("family", "data", "grid", "set", "epochs", "batch_size", "lr", "optimizer", "lr_scheduler"),
+    *("family", "data", "grid", "set", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
     *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds", "keep_checkpoints"),
 )
-"""Options that define a study, which can't be given with --resume."""
+"""Options that define a study, which can't be given with --resume; --epochs can, as it makes a run longer."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -129,7 +129,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--output", metavar="DIR", type=_path, help="directory of the run (default: a new folder in hfta_runs)"
     )
-    run.add_argument("--resume", metavar="DIR", type=_path, help="resume the run in DIR from its last checkpoint")
+    run.add_argument(
+        "--resume",
+        metavar="DIR",
+        type=_path,
+        help="resume the run in DIR from its last checkpoint, with --epochs N up to N epochs",
+    )
     where = "where arrays train: in this process, in processes of this machine, or in actors of Ray (default: inline)"
     run.add_argument("--executor", choices=("inline", "processes", "ray"), help=where)
     run.add_argument("--workers", metavar="N", type=_whole(1), help="the most processes or actors at a time")

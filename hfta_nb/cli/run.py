@@ -42,7 +42,11 @@ def main(given: argparse.Namespace) -> int:
     _check_members(study, given.check)
     out = tables.console(given.plain or given.quiet)
     where = studies.where(given)
-    code = train(study, display_of(given, study, out), out, resume=given.resume is not None, where=where)
+    epochs = given.epochs if given.resume else None
+    if epochs is not None and epochs < study.epochs:
+        raise StudyError("fewer epochs than before", where="--epochs", got=epochs, accepted=f"{study.epochs} or more")
+    display = display_of(given, study, out)
+    code = train(study, display, out, resume=given.resume is not None, epochs=epochs, where=where)
     if code in (0, STOPPED):
         report(study.history, study.directory, out, given.csv)
     if code == 0 and given.check is not None:

@@ -27,7 +27,7 @@ class StudyFile:
         path: of the file.
 
     Raises:
-        StudyError: it can't be read, or is no TOML.
+        StudyError: it can't be read, or is not valid TOML.
     """
 
     def __init__(self, path: str) -> None:
@@ -40,7 +40,7 @@ class StudyFile:
         try:
             self.given = tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
-            raise StudyError(f"is no TOML: {error}", where=path) from error
+            raise StudyError(f"not valid TOML: {error}", where=path) from error
 
     def place(self, *keys: str) -> str:
         """A key with its line, for errors."""
@@ -79,9 +79,9 @@ class StudyFile:
                 near = difflib.get_close_matches(key, KEYS, 1)
                 remedy = f"did you mean {near[0]}?" if near else "axes with one value belong to [fixed]"
                 raise StudyError("unknown key", where=self.place(key), accepted=", ".join(KEYS), remedy=remedy)
-        for key in ("family", "space"):
+        for key, example in (("family", 'family = "mlp"'), ("space", "[space] with a line such as lr = [1e-3, 1e-2]")):
             if key not in self.given:
-                raise StudyError("is missing", where=f"{self.path}: {key}", accepted=", ".join(KEYS))
+                raise StudyError("is missing", where=f"{self.path}: {key}", accepted=f"for example {example}")
 
     def _text(self, key: str) -> str:
         found = self.given[key]

@@ -36,6 +36,8 @@ def main(given: argparse.Namespace) -> int:
     if code in (0, STOPPED):
         again = f"hfta-nb tune {show.clean(shlex.quote(given.file))}"
         report(study.history, study.directory, out, given.csv, again=again)
+        for number, why in (study.searcher.refusals if study.searcher else {}).items():
+            out.print(Text(f"trial {number} was not trained: {show.clean(why)}", "red"), soft_wrap=True)
     return code
 
 

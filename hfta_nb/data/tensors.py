@@ -148,6 +148,9 @@ def split_rows(total: int, part: float) -> tuple[Tensor, Tensor]:
         DataError: there are too few samples, or the share is not between 0 and 1.
     """
     aside = round(total * part)
+    if total < 2:
+        what = f"can't set samples aside of {total}"
+        raise DataError(what, where="validation", accepted="2 or more samples", remedy="pass more data")
     if not 0 < part < 1 or aside < 1 or aside >= total:
         raise DataError("can't set this part aside", where="validation", got=part, accepted="between 0 and 1")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(SPLIT_SEED))

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfta_nb.errors import EventError
+from hfta_nb.errors import EventError, StudyError
 from hfta_nb.events import requests
 from hfta_nb.events.requests import Add, Clone, Delete, Extend, Pause, Pin, Request, Resume, Set, Stop
 from hfta_nb.events.variants import Json, tuples
@@ -21,6 +21,7 @@ class Control:
     While a run in this process reads it, a request that can't be answered raises an error where that is known at once:
     a variant that does not exist or has ended, an axis that does not exist, a value of a wrong type. What is known only
     between two steps, or in another process, is told by a `RequestRefused` event. Nothing is changed in either case.
+    Once its run has ended, all but `stop` raises an error, until another run reads the mailbox.
 
     Example:
         >>> control = Control()
@@ -136,9 +137,26 @@ class Control:
         """Let requests be checked when they are posted; None for no longer."""
         self._check = check
 
+    def close(self) -> None:
+        """Refuse requests from now on, as the run has ended."""
+        self._check = _refuse
+
     def put(self, request: Request) -> None:
         """Post a request that was checked already, or that a reader leaves to the next one."""
         self._box.put(request)
+
+
+def _refuse(request: Request) -> None:
+    """Raise an error that says what can be done with a run that has ended; stopping it once more is no error."""
+    if isinstance(request, Stop):
+        return
+    kind = type(request)
+    remedies = {Extend: "train on with study.run(epochs=...)", Add: "call study.add(...) and run the study again"}
+    if kind in (Clone, Set):
+        remedies[kind] = "add such a variant with study.add(...) and run the study again"
+    variant = getattr(request, "variant", None)
+    where = kind.__name__.lower() + ("" if variant is None else f" #{variant}")
+    raise StudyError("the run has ended", where=where, remedy=remedies.get(kind, ""))
 
 
 def _is_request(found: Any) -> bool:

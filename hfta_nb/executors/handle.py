@@ -167,6 +167,7 @@ class RunHandle:
         if error is None and event is not None and event.state == ev.FAILED:
             error = WorkerError(f"the run failed: {event.reason}", remedy=remedy(self.history))
         self._error = error
+        self.control.close()
         if event is not None:
             self.deliver(event)
         self._ended.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +80,9 @@ class AxisSpec:
                     return choice
             if isinstance(value, str) and (known := value.lower().replace("_", "")) in self.aliases:
                 return self.aliases[known]
-            raise GridError("not a choice", where=self.name, got=value, accepted=", ".join(map(show, self.choices)))
+            near = difflib.get_close_matches(str(value), list(map(show, self.choices)), 1)
+            raise GridError("not a choice", where=self.name, got=value, accepted=", ".join(map(show, self.choices)),
+                            remedy=f"did you mean {near[0]}?" if near else "")  # fmt: skip
         if self.type in ("float", "int"):
             value = self._number(value)
         elif self.type == "integers":
@@ -96,10 +99,13 @@ class AxisSpec:
 
     def _number(self, value: Json) -> float | int:
         whole = self.type == "int"
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
-            raise GridError(
-                "not a number", where=self.name, got=value, accepted="whole numbers" if whole else "numbers"
-            )
+        if isinstance(value, str) and value.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+            value = float(value)  # as `parse_scalar` reads it, it is a word
+        accepted = "whole numbers" if whole else "numbers"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise GridError("not a number", where=self.name, got=value, accepted=accepted)
+        if not math.isfinite(value):
+            raise GridError("not a finite number", where=self.name, got=value, accepted=accepted)
         if whole and isinstance(value, float) and not value.is_integer():
             raise GridError("not a whole number", where=self.name, got=value, accepted="whole numbers")
         value = int(value) if whole else float(value)
@@ -301,7 +307,7 @@ def check_name(name: object) -> str:
 def check_values(name: str, values: Any) -> tuple[Json, ...]:
     if isinstance(values, str | int | float) or values is None:
         values = (values,)
-    elif not isinstance(values, Iterable):
+    elif isinstance(values, bytes) or not isinstance(values, Iterable):
         raise GridError("not a list of values", where=name, got=values)
     checked = tuple(_check_value(name, v) for v in itertools.islice(values, MAX_VARIANTS + 1))
     if len(checked) > MAX_VARIANTS:
@@ -338,5 +344,5 @@ def _check_value(name: str, value: Any) -> Json:
 def _seed_of(config: Mapping[str, Json]) -> int:
     seed = config.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise GridError("not a seed", where="seed", got=seed, accepted="whole numbers from 0")
+        raise GridError("not a seed", where="seed", got=seed, accepted="whole numbers from 0 to below 2**63")
     return seed

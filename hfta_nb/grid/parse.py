@@ -7,6 +7,7 @@ Nothing typed is ever evaluated as code: numbers go through `int` and `float`, a
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,16 @@ HINTS = {
 """An example of each kind."""
 
 
-_CALL = re.compile(r"(linspace|logspace|integers|seeds)\s*\(([^()]*)\)")
+_CALLS = {
+    "linspace": "linspace(0.1, 0.9, 5)",
+    "logspace": "logspace(1e-4, 1e-1, 4)",
+    "integers": "integers(1, 4)",
+    "seeds": "seeds(3)",
+}
+"""The functions that make a list, each with an example."""
+
+_CALL = re.compile(r"(\w+)\s*\((.*)")
+_NUMBERS = re.compile(r"[-+.\deE,\s]*\d[-+.\deE,\s]*\)?")
 
 
 def parse_values(name: str, kind: str, text: str, spec: AxisSpec | None = None) -> tuple[Json, ...]:
@@ -101,6 +111,8 @@ def _number(text: str) -> float:
         value = float(text)
     except ValueError:
         hint = "; write 1e-3" if re.search(r"\de[-+]?$", text.lower()) else ""
+        if re.search(r"[\d.][\s;]+[-+.\d]", text):
+            hint = "; separate values by commas"
         raise GridError(f'"{text}" is not a number{hint}') from None
     if not math.isfinite(value):
         raise GridError(f'"{text}" is not a finite number')
@@ -125,15 +137,27 @@ def _parts(text: str) -> list[str]:
 
 def _read_list(text: str) -> Sequence[Json]:
     call = _CALL.fullmatch(text)
-    if call:
-        readers = {
-            "linspace": _read_range,
-            "logspace": _read_log_range,
-            "integers": _read_integers,
-            "seeds": _read_seeds,
-        }
-        return readers[call[1]](call[2])
+    if call and (call[1] in _CALLS or _NUMBERS.fullmatch(call[2])):
+        return _read_call(call[1], call[2], text)
     return [parse_scalar(p) for p in _parts(text)]
+
+
+def _read_call(name: str, rest: str, text: str) -> Sequence[Json]:
+    """The values of ``name(rest``, in which the closing parenthesis may be missing."""
+    if name not in _CALLS:
+        near = difflib.get_close_matches(name, _CALLS, 1)
+        remedy = f"did you mean {near[0]}?" if near else ""
+        raise GridError("unknown function", got=name, accepted=", ".join(_CALLS.values()), remedy=remedy)
+    example = f"for example {_CALLS[name]}"
+    if ")" in rest[:-1]:
+        raise GridError(f"nothing may follow {name}(...)", got=text, accepted=example)
+    if not rest.endswith(")"):
+        raise GridError("no closing parenthesis", got=text, accepted=example)
+    readers = {"linspace": _read_range, "logspace": _read_log_range, "integers": _read_integers, "seeds": _read_seeds}
+    try:
+        return readers[name](rest[:-1].strip())
+    except GridError as error:
+        raise error.at("", example) from None
 
 
 def _three(text: str) -> tuple[float, float, int]:

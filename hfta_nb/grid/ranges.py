@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 
 from hfta_nb.errors import GridError
 
@@ -41,7 +42,7 @@ class Integers(tuple[int, ...]):
 
 def integers(start: int, stop: int, step: int = 1) -> Integers:
     """The whole numbers from `start` to `stop`, both included, `step` apart."""
-    if step < 1 or stop < start:
+    if not all(map(_whole, (start, stop, step))) or step < 1 or stop < start:
         raise GridError("not a range of whole numbers", got=(start, stop, step), accepted="start <= stop and step >= 1")
     _check_count((stop - start) // step + 1)
     found = Integers(range(start, stop + 1, step))
@@ -55,13 +56,21 @@ def seeds(count: int, start: int = 0) -> tuple[int, ...]:
     return tuple(range(start, start + count))
 
 
+def _whole(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
 def _check_range(start: float, stop: float, count: int) -> None:
+    if not (isinstance(start, numbers.Real) and isinstance(stop, numbers.Real)):
+        raise GridError("the ends of a range must be numbers", got=(start, stop))
     if not (math.isfinite(start) and math.isfinite(stop)):
         raise GridError("the ends of a range must be finite", got=(start, stop))
     _check_count(count)
 
 
 def _check_count(count: int) -> None:
+    if not _whole(count):
+        raise GridError("not a number of values", got=count, accepted=f"a whole number from 1 to {MAX_VARIANTS}")
     if count < 1 or count > MAX_VARIANTS:
         raise GridError("a range has too few or too many values", got=count, accepted=f"1 to {MAX_VARIANTS}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -133,7 +134,7 @@ def pair(accepted: str, test: Callable[[Any], bool] = lambda v: True, words: tup
 NUMBER = Kind("a number")
 FLAG = Kind("True or False", convert=bool)
 COUNT = Kind("a whole number, at least 0", lambda v: v >= 0 and v == int(v), convert=int)
-LR = at_least(0.0)
+LR = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
 BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
 
 

@@ -10,7 +10,7 @@ from hfta_nb.search.population import PBT, Halving, Rounds, heard_population, to
 from hfta_nb.search.rungs import has_rungs, rounds_at, rungs_of
 from hfta_nb.search.saved import heard, told
 from hfta_nb.search.searcher import Searcher
-from hfta_nb.search.spaces import Space, Uniform, is_space, logarithmic, uniform
+from hfta_nb.search.spaces import Space, Uniform, extremes, is_space, logarithmic, uniform
 from hfta_nb.search.trials import AGGREGATES, COSTS, Trial
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Space",
     "Trial",
     "Uniform",
+    "extremes",
     "has_rungs",
     "heard",
     "heard_population",

@@ -145,6 +145,12 @@ class Searcher:
         trial.asked.set_user_attr(_REASON, why)
         self._tell(trial)
 
+    @property
+    def refusals(self) -> dict[int, str]:
+        """Why trials were not trained, by their number."""
+        told = {trial.number: trial.user_attrs for trial in self._frozen()}
+        return {n: told[n].get(_REASON, "") for n, trial in self._trials.items() if trial.ended and not trial.variants}
+
     def _asked(self) -> Trial:
         for _ in range(_TRIES):
             self.optuna.sampler = self._sampler(len(self._frozen()))

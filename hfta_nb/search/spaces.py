@@ -49,8 +49,9 @@ def uniform(low: float, high: float, *, log: bool = False, step: float | None = 
     if not low < high:
         raise SearchError("the ends are not in order", where="uniform", got=(low, high), accepted="low < high")
     if log and (low <= 0 or step is not None):
+        given = f"low={low:g}" if step is None else f"low={low:g}, step={step:g}"
         accepted = "low > 0 and no step"
-        raise SearchError("not an interval of logarithms", where="uniform", got=(low, step), accepted=accepted)
+        raise SearchError(f"no logarithmic interval: {given}", where="uniform", accepted=accepted)
     if step is not None and not 0 < step <= high - low:
         raise SearchError("not a step", where="uniform", got=step, accepted=f"above 0, up to {high - low:g}")
     return Uniform(float(low), float(high), log, None if step is None else float(step))
@@ -106,6 +107,19 @@ def checked(space: Space) -> Space:
                 accepted = "hfta.uniform(...), hfta.integers(...), a list of values, or a distribution of Optuna's"
                 raise SearchError("can't be searched", where=name, got=axis, accepted=accepted)
     return space
+
+
+def extremes(space: Space) -> dict[str, list[Json]]:
+    """For each axis of a dict the values of a list, or both ends of an interval; nothing for a function."""
+    if callable(space):
+        return {}
+    return {name: _values(axis) or _ends(axis) for name, axis in space.items()}
+
+
+def _ends(axis: Any) -> list[Json]:
+    if isinstance(axis, Integers):
+        return [axis[0], axis[-1]]
+    return [tuples(v) for v in axis.choices] if hasattr(axis, "choices") else [axis.low, axis.high]
 
 
 def _suggested(trial: Trial, name: str, axis: Any) -> Json:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,16 +37,34 @@ def family_of(
 
 
 def positive(where: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    """A whole number from 1, which may be an integer of NumPy's."""
+    if not _is_whole(value) or operator.index(value) < 1:
         raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
-    return value
+    return operator.index(value)
+
+
+def _is_whole(given: Any) -> bool:
+    return hasattr(given, "__index__") and not isinstance(given, bool) and getattr(given, "ndim", 0) == 0
+
+
+def name_of(given: Any, family: Family, data: AnyData) -> str:
+    """The name of the study; by default those of its family and its data."""
+    if given is not None and not isinstance(given, str):
+        raise StudyError("not a name", where="name", got=given, accepted="a text")
+    return given or f"{family.name} on {data.name}"
+
+
+def directory_of(given: Any) -> Path | None:
+    """The directory of the run; None for a new one."""
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise StudyError("not a directory", where="directory", got=given, accepted="a path, or None for a new one")
+    return Path(given) if given else None
 
 
 def seed_of(given: Any) -> int:
     """A seed, which may be an integer of NumPy's."""
-    whole = hasattr(given, "__index__") and not isinstance(given, bool) and getattr(given, "ndim", 0) == 0
-    if not whole or not 0 <= operator.index(given) < 2**63:
-        raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0",
+    if not _is_whole(given) or not 0 <= operator.index(given) < 2**63:
+        raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0 to below 2**63",
                          remedy="to train each variant with several seeds, make seed an axis of the grid")  # fmt: skip
     return operator.index(given)
 

@@ -59,7 +59,7 @@ def of_study(study: Study) -> str:
     later = [*listed, *(v for one in again for v in one.variants)]
     lines += [f"study.add({later!r})"] if later else []
     if len(again) < len(asked) or any(e.how == "set" for e in study.history.edits):
-        lines += ["# clones with the weights of their source, and what was set while it ran, are in study.lineage()"]
+        lines += ["# not repeated: warm clones and values that were set during the run, see study.lineage()"]
     lines += ["for event in study.run():", "    pass", "study.results()"]
     return "\n".join(lines) + "\n"
 

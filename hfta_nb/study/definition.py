@@ -92,7 +92,7 @@ class Definition:
         self._resources(capacity, checkpointing, compile, verify)
         self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
-        self.name, self.added = name or f"{self.family.name} on {self.data.name}", list[adding.Added]()
+        self.name, self.added = arguments.name_of(name, self.family, self.data), list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
         self._begin_afresh(directory)
@@ -118,7 +118,7 @@ class Definition:
 
     def _begin_afresh(self, directory: str | Path | None) -> None:
         """Nothing of a run is known."""
-        self.store = Store(Path(directory or _new_place(self.family.name)).absolute())
+        self.store = Store((arguments.directory_of(directory) or _new_place(self.family.name)).absolute())
         self._history = History()
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves

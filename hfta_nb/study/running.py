@@ -31,7 +31,7 @@ SAMPLE_INTERVAL_S = 0.5
 TRANSIENT = (ev.Heartbeat,)
 """Events that are not kept on disk."""
 
-LOST = "the process that trained it ended before the run did (it was killed, or the machine stopped)"
+LOST = "the process that trained it ended before the run did (it was killed, or its kernel or the machine stopped)"
 
 
 def run(
@@ -68,6 +68,8 @@ def run(
             for event in events(study, trainer, state is not None):
                 keep(study, event)
                 searching.follow(study, control, event)
+                if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
+                    control.close()  # nobody reads it any more
                 yield event
                 if time.perf_counter() - sampled >= SAMPLE_INTERVAL_S:
                     sampled = time.perf_counter()
@@ -88,7 +90,7 @@ def run(
             _end(study, _cut_short(study, why))
             raise
         finally:
-            control.attach(None)
+            control.close()
             searching.end(study)
             study._trainer = None
             study._running -= 1
@@ -219,10 +221,16 @@ def _check_same(study: Study) -> None:
 def _there_already(study: Study) -> StudyError:
     where, state = str(study.directory), study.history.state
     if state == ev.COMPLETE:
-        remedy = f"train on with run(epochs=...) (it has trained {study.epochs}), or choose another directory"
+        remedy = f"train on with run(epochs=...) (it has trained {study.epochs}){_command('--epochs N')}, "
+        remedy += "or choose another directory"
         return StudyError("a run is already there, and complete", where=where, remedy=remedy)
-    remedy = "resume it with run(resume=True), or choose another directory"
+    remedy = f"resume it with run(resume=True){_command()}, or choose another directory"
     return StudyError("a run is already there", where=where, remedy=remedy)
+
+
+def _command(more: str = "") -> str:
+    """The same on a command line."""
+    return f" or 'hfta-nb run --resume DIR {more}".rstrip() + "'"
 
 
 def _check_more(study: Study, state: Any, epochs: int) -> None:
@@ -234,7 +242,8 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
         study.store.write_study(saving.describe(study))
         return
     if epochs == study.epochs:
-        raise StudyError("the run is complete", where=where, remedy=f"train on with run(epochs={2 * epochs}), say")
+        remedy = f"train on with run(epochs={2 * epochs}){_command(f'--epochs {2 * epochs}')}, for example"
+        raise StudyError("the run is complete", where=where, remedy=remedy)
     if epochs < study.epochs:
         more = f"more than {study.epochs}, which it has trained"
         raise StudyError("not more epochs than before", where="epochs", got=epochs, accepted=more)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb.errors import HftaError, SearchError, StoreError, StudyError
+from hfta_nb.errors import GridError, HftaError, SearchError, StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.grid import Grid
-from hfta_nb.search import Mirror, Searcher, Trial, heard, is_space
+from hfta_nb.search import Mirror, Searcher, Trial, Uniform, extremes, heard, is_space
 from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Added, Definition, Study
@@ -43,13 +43,13 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
     """
     if asked["trials"] is None:
         if is_space(given):
-            raise StudyError("how many configurations are tried is missing", where="trials", got=None,
-                             accepted="1, 2, 3, ...", remedy="say trials=64, for example")  # fmt: skip
+            raise StudyError("a search space needs a number of trials", where="trials", got=None,
+                             accepted="1, 2, 3, ...; for example trials=64")  # fmt: skip
         extra = {name: value for name, value in asked.items() if value is not None}
         extra |= {} if study.seeds_by == "mean" else {"seeds_by": study.seeds_by}
         for name, value in extra.items():
             raise StudyError("belongs to a search", where=name, got=value,
-                             remedy="say how many configurations to try: trials=64, for example")  # fmt: skip
+                             remedy="give the number of trials as well, for example trials=64")  # fmt: skip
         return None
     if not (isinstance(given, Mapping) or is_space(given)) or not given:
         accepted = "a dict of axes, or a function of an Optuna trial"
@@ -57,8 +57,29 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
     trials = positive("trials", asked["trials"])
     slots = min(trials, SLOTS) if asked["slots"] is None else positive("slots", asked["slots"])
     methods = {name: asked[name] or default for name, default in _METHODS.items()}
-    return Searcher(given, trials, slots, **methods, epochs=study.epochs, monitor=study.objectives[0], seed=study.seed,
-                    constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by)  # fmt: skip
+    found = Searcher(given, trials, slots, **methods, epochs=study.epochs, monitor=study.objectives[0], seed=study.seed,
+                     constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by)  # fmt: skip
+    _check_axes(given, study)
+    return found
+
+
+def _check_axes(space: Any, study: Definition) -> None:
+    """See that axes take what may be drawn, as far as that is known: later a trial with a wrong value is not trained.
+
+    Raises:
+        GridError: an axis is unknown, or does not take a value of its list or an end of its interval.
+    """
+    found = extremes(space)
+    specs = study.family.specs_for(study.data, list(found))
+    for name, values in found.items():
+        if name not in specs:
+            raise study.family.no_axis(name, study.data)
+        for value in values:
+            specs[name].check_or_none(value)
+        axis = space[name]
+        if specs[name].type == "int" and isinstance(axis, Uniform) and (axis.step is None or axis.step % 1):
+            raise GridError("not an interval of whole numbers", where=name, got=axis, accepted="whole numbers",
+                            remedy=f"say hfta.integers({axis.low:g}, {axis.high:g})")  # fmt: skip
 
 
 def for_trials(one: Added) -> bool:

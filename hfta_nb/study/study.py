@@ -393,5 +393,6 @@ class Study(Analysis, Definition):
         return outcome.shown(self)
 
     def __repr__(self) -> str:
-        size = f"{len(self.variants)} variants in {len(self.plan_groups)} arrays"
-        return f"Study({self.name!r}, {size}, {self.epochs} epochs)"
+        counts = {"variant": len(self.variants), "array": len(self.plan_groups), "epoch": self.epochs}
+        variants, arrays, epochs = (f"{n} {thing}{'s' * (n != 1)}" for thing, n in counts.items())
+        return f"Study({self.name!r}, {variants} in {arrays}, {epochs})"

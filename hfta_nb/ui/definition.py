@@ -8,6 +8,7 @@ from typing import Any
 
 import ipywidgets
 
+from hfta_nb.errors import StudyError
 from hfta_nb.events import Json
 from hfta_nb.grid import Grid
 from hfta_nb.ui.text import count, escape, listing
@@ -50,7 +51,17 @@ class FormValues:
 
 
 def parted(given: Any) -> tuple[Mapping[str, Sequence[Json]], tuple[dict[str, Json], ...]]:
-    """The product axes of a grid, and its listed configurations."""
+    """The product axes of a grid, and its listed configurations.
+
+    Raises:
+        StudyError: it is a search space with an interval or a function, which no row can show.
+    """
+    axes = given.items() if isinstance(given, Mapping) else [("", given)]
+    for name, values in axes:
+        if callable(values) or hasattr(values, "low"):
+            remedy = "start the search with Study(...).fit() or hfta-nb tune, and show it with Workbench.reattach(...)"
+            raise StudyError("a row has a list of values", where=f"Workbench, {name or 'grid'}", got=values,
+                             accepted="lists, also with trials=", remedy=remedy)  # fmt: skip
     grid = Grid(given)
     if grid.product or not grid.listed:
         return grid.product or {}, grid.listed

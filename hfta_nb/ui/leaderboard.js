@@ -66,8 +66,8 @@ class Board {
   build() {
     this.root = element("div", "hfta-board");
     const tools = element("div", "hfta-board-tools");
-    const label = element("label", "", { title: "Show only rows that have all these words" }, "filter ");
-    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "words in a row" });
+    const label = element("label", "", { title: "Show only rows that contain all these words; lr=0.01 is a value of a column" }, "filter ");
+    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr=0.01 running" });
     label.append(this.filter);
     this.count = element("span", "hfta-count", { "aria-live": "polite" });
     this.clear = element("button", "hfta-clear", { type: "button", title: "Select no member" }, "clear selection");
@@ -110,12 +110,8 @@ class Board {
     this.drawHead();
     const query = this.model.get("query");
     if (document.activeElement !== this.filter && this.filter.value !== query) this.filter.value = query;
-    const wanted = query.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = (row) => {
-      const text = row.cells.join(" ").toLowerCase();
-      return wanted.every((word) => text.includes(word));
-    };
-    const found = this.sorted(rows.filter(fits));
+    const wanted = query.toLowerCase().split(/\s+/).map((word) => word.replace(/,$/, "")).filter(Boolean);
+    const found = this.sorted(rows.filter((row) => wanted.every((word) => this.fits(row, word))));
     const shown = found.slice(0, this.limit);
     this.place(shown);
     setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length} of ${rows.length} members`) : "no members yet");
@@ -123,6 +119,15 @@ class Board {
     this.more.textContent = `show all ${found.length}`;
     this.clear.hidden = !this.model.get("selected").length;
     this.root.dataset.empty = String(!rows.length);
+  }
+
+  /** Whether a row contains a word, or has a value in a column: `lr=0.01`, as labels of members write it. */
+  fits(row, word) {
+    const [, name, value] = /^([^=]+)=(.*)$/.exec(word) ?? [];
+    const at = this.columns.findIndex((c) => name === c.label.toLowerCase() || name === c.key.split(":").pop().toLowerCase());
+    if (at < 0) return row.cells.join(" ").toLowerCase().includes(word);
+    const text = row.cells[at].toLowerCase();
+    return value === "" || text === value || (text !== "" && Number(text) === Number(value));
   }
 
   sorted(rows) {

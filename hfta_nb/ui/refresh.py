@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ipywidgets import Widget
 
 from hfta_nb.ui import results, watch
+from hfta_nb.ui.figure_box import NONE
 from hfta_nb.ui.leaderboard import table_of
 from hfta_nb.ui.protocol import Bench
 from hfta_nb.ui.run_phase import AT_REST
@@ -46,8 +47,11 @@ def refresh(bench: Bench, session: Session) -> None:
             bench.phase_changed()
 
 
-def clear(bench: Bench) -> None:
-    """Make room for a run."""
+def clear(bench: Bench, anew: bool) -> None:
+    """Make room for a run; `anew`: another one than that on the screen, whose selection and figure go."""
+    if anew:
+        bench.live.selected, bench.leaderboard.selected = [], []
+        bench.results.figures.kind.value = NONE
     bench.plan_view.groups = ()
     bench.plan_view.simulate.enable(False)
     for title, section in bench.sections.items():

@@ -41,6 +41,9 @@ class Screen(Protocol):
     def say(self, text: str, level: str) -> None:
         """Called with a line to show; "bad" where something went wrong."""
 
+    def refused(self, why: str) -> None:
+        """Called when a request was not answered."""
+
     def failed(self, reason: str, detail: str) -> None:
         """Called when the run failed."""
 
@@ -242,7 +245,7 @@ class Session:
         if isinstance(event, ev.PhaseChanged) and self.phase is RunPhase.STARTING and event.phase != "training":
             self._screen.starting(event.phase + (f" ({event.detail})" if event.detail else ""))
         if isinstance(event, ev.RequestRefused):
-            self._screen.say(refused(event), "bad")
+            self._screen.refused(refused(event))
         signal = signal_of(event)
         if signal == "failed" and isinstance(event, ev.RunChanged):
             self._fail(event.reason, event.detail)

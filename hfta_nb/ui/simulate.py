@@ -28,8 +28,8 @@ MOST_DEVICES, MOST_ARRAYS = 1024, 200
 FASTEST = "the fastest"
 _PROMPT = "how long the arrays would take on other devices, and which of them where"
 _ASSUMED = (
-    "Rates are assumed: a step of an array takes as long as it has parameters. So times have no unit, and only their "
-    "ratios mean something. Press measure to train each array on a few batches."
+    "Rates are assumed: the time of a step is proportional to the number of parameters. Times therefore have no unit, "
+    "and only their ratios are meaningful. Press measure to measure the rates on a few batches."
 )
 _RUNNING = "a run is in progress; measuring and planning would disturb it"
 _NOT_SPEED = ("epochs", "patience", "monitor", "name", "seed", "validate_every", "keep_checkpoints")
@@ -187,7 +187,7 @@ class Simulate(Section):
         """Say where the rates are from, and what the button does now."""
         on = self._measuring.on
         self.measure_button.description = "stop measuring" if on else "measure"
-        hint = "Train each array on a few batches in a process of its own, and throw away what it learns"
+        hint = "Train each array on a few batches in a process of its own, and discard the weights"
         self.measure_button.disabled = not self._at_rest
         self.measure_button.tooltip = hint if self._at_rest else f"Not now: {_RUNNING}"
         if not self._at_rest:

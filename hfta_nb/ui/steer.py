@@ -173,7 +173,8 @@ def post(control: Control, history: History, name: str, given: Mapping[str, Any]
 def refused(event: ev.RequestRefused) -> str:
     """Why a request was not answered, in words."""
     of = "" if event.variant is None else f" #{event.variant}"
-    return f"{event.request.lower()}{of}: {event.reason}"
+    place = f"{event.request.lower()}{of}: "
+    return place + event.reason.removeprefix(place)  # most reasons begin with it themselves
 
 
 def _listed(members: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,9 +107,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.plan_view = PlanView(where, self._later)
         self._planner = Planner(self.define, self.plan_view)
         self._dry_run = DryRun(where.kind, self._later, self._tried)
-        self.train_view = TrainView(self._pressed)
+        pressed, asked = functools.partial(actions.press, self), functools.partial(actions.press_row, self)
+        self.train_view = TrainView(pressed)
         self.watch = Watch()
-        self.results = Results(self._pressed, self._asked, lambda: self.study)
+        self.results = Results(pressed, asked, lambda: self.study)
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
         self.sections = sections_of(bodies)
@@ -213,7 +215,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         """Continue after a pause, or resume a stopped or failed run from its last checkpoint."""
         carried_on = self._session.phase in ENDED
         if carried_on:
-            self._clear()
+            self._clear(anew=False)
         self._session.ask("resume")
         if carried_on:
             self._persistence.begun(self.study)
@@ -349,6 +351,9 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def starting(self, what: str) -> None:
         self.say(f"starting: {what}", "busy")
 
+    def refused(self, why: str) -> None:
+        self.results.say(why, bad=True)
+
     def failed(self, reason: str, detail: str) -> None:
         self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint)
 
@@ -367,10 +372,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     # The screen.
 
-    def _clear(self) -> None:
-        """Make room for a run."""
+    def _clear(self, anew: bool = True) -> None:
+        """Make room for a run; `anew`: another one than that on the screen."""
         self._dry_run.leave()
-        clear(self)
+        clear(self, anew)
 
     def _adopt(self, study: Study) -> None:
         """Show a run that was read from disk."""
@@ -388,12 +393,6 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
                 self.__dict__[part].close()
         for child in self.children:
             child.close()
-
-    def _pressed(self, name: str) -> None:
-        actions.press(self, name)
-
-    def _asked(self, what: str, given: Any) -> None:
-        actions.press_row(self, what, given)
 
     def say(self, text: str, level: str) -> None:
         """Show a line at the head; `level` as in `Bar`."""

@@ -120,6 +120,9 @@ def test_the_filter_wants_all_words(opened: Callable[..., Any]) -> None:
     page.locator(".hfta-filter").fill("RELU 0.01")
     assert order(page) == [2]
     assert page.locator(".hfta-count").inner_text() == "1 of 4 members"
+    for query, members in [("lr=0.01", [2, 3]), ("lr=1e-2, act=relu", [2]), ("act=rel", []), ("member=#3", [3])]:
+        page.locator(".hfta-filter").fill(query)
+        assert sorted(order(page)) == members
     page.locator(".hfta-filter").fill("")
     assert len(order(page)) == 4
 

@@ -54,8 +54,8 @@ USAGE = [
     (("run", "--epoch", "3"), "unrecognized arguments: --epoch 3"),
     (("run", "cnn"), "unrecognized arguments: cnn"),
     (
-        ("run", "--resume", "x", "--epochs", "3"),
-        "--resume takes the study as it was saved, so --epochs can't be given with it",
+        ("run", "--resume", "x", "--batch-size", "3"),
+        "--resume takes the study as it was saved, so --batch-size can't be given with it",
     ),
     (("run", "--resume", "x", "--lr-scheduler", "step"), "so --lr-scheduler can't be given with it"),
     (("run", "--resume", "x", "--serial"), "so --serial can't be given with it"),

@@ -160,6 +160,13 @@ WRONG: list[tuple[Sequence[str], str]] = [
     (("run", "--family", "mlp", "--data", "mnist"), "put train-images-idx3-ubyte"),
     (("run", "--family", "mlp", "--grid", "beauty=1,2"), "unknown axis"),
     (("run", "--family", "mlp", "--grid", "lr=1e"), '"1e" is not a number; write 1e-3'),
+    (
+        ("run", "--family", "mlp", "--grid", "lr=logspace(1e-4,1e-1,3"),
+        "lr: no closing parenthesis; got 'logspace(1e-4,",
+    ),
+    (("run", "--family", "mlp", "--grid", "lr=logspce(1e-4,1e-1,3)"), "did you mean logspace?"),
+    (("run", "--family", "mlp", "--grid", "lr=1e-3;1e-2"), "separate values by commas"),
+    (("run", "--family", "mlp", "--grid", "lr=inf"), "lr: not a finite number; got inf"),
     (("run", "--family", "mlp", "--grid", "lr 1e-3"), "no = between name and values"),
     (("run", "--family", "mlp", "--grid", "width=wide"), "not a number"),
     (("run", "--family", "mlp", "--epochs", "0"), "is not a whole number from 1"),
@@ -244,6 +251,19 @@ def test_a_run_that_is_there_is_not_written_over_and_a_damaged_one_is_said_to_be
     assert again.returncode == 2
     assert "a run is already there" in again.stderr
     assert (tmp_path / "run" / "study.sqlite").read_bytes() == before
+
+    assert "'hfta-nb run --resume DIR --epochs N'" in again.stderr
+
+    complete = here("run", "--resume", "run")
+    assert (complete.returncode, complete.stdout) == (2, "")
+    assert "the run is complete" in complete.stderr
+    assert "'hfta-nb run --resume DIR --epochs 2'" in complete.stderr
+    longer = here("run", "--resume", "run", "--epochs", "2", "--plain")
+    assert (longer.returncode, longer.stderr) == (0, "")
+    assert "epoch 2/2" in longer.stdout
+    fewer = here("run", "--resume", "run", "--epochs", "1")
+    assert (fewer.returncode, fewer.stdout) == (2, "")
+    assert "--epochs: fewer epochs than before; got 1; accepted: 2 or more" in fewer.stderr
 
     (tmp_path / "run" / "study.sqlite").write_text("{", encoding="utf-8")
     damaged = here("results", "run")

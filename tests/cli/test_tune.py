@@ -126,6 +126,16 @@ def test_a_member_has_the_budget_that_the_file_gives_it() -> None:
     assert {m.epoch for m in study.history.members.values()} == {1}
 
 
+def test_a_trial_that_can_not_be_trained_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    space = "dropout = { low = 0.0, high = 1.5 }\n"
+    write(re.sub(r"lr = .*\nwidth = .*\n", space, FILE), trials="5\nseed = 1", epochs="1")
+    assert tune("--quiet") == 0
+    told = capsys.readouterr().out
+    [refused] = [line for line in told.splitlines() if "was not trained" in line]
+    assert re.match(r"trial \d was not trained: mlp, #\d+ .*dropout probability has to be between 0 and 1", refused)
+    assert len(hfta.Study.load("run").results()) == 4
+
+
 def test_without_trials_it_is_a_grid() -> None:
     lines = [line for line in FILE.splitlines() if not line.startswith(("trials", "slots", "sampler", "directory"))]
     write("\n".join(lines).replace("{ low = 1e-3, high = 1e-1, log = true }", "[1e-3, 1e-2]"))
@@ -170,7 +180,7 @@ WRONG = [
     ({"width": "[8]\nwidht = [8, 16]"}, "", r"study.toml: space.widht \(line 14\): .*did you mean width\?"),
     ({"optimizer": "'sgdd'"}, "", r"study.toml: fixed.optimizer \(line 16\): "),
     ({"optimizer": "'sgd'\nlr = 0.1"}, "", r"study.toml: fixed.lr \(line 17\): is given twice"),
-    ({"epochs": "= 3"}, "", r"study.toml: is no TOML: .*line 3"),
+    ({"epochs": "= 3"}, "", r"study.toml: not valid TOML: .*line 3"),
 ]
 
 

@@ -251,6 +251,8 @@ def test_a_gradient_that_some_members_lack() -> None:
         ("SGD", {"lr": [0.1, 0.2]}, "not one value per member"),
         ("SGD", {"lr": -1.0}, "lr: out of bounds"),
         ("SGD", {"lr": "fast"}, "not a number"),
+        ("SGD", {"lr": float("inf")}, "lr: out of bounds; got inf; accepted: a finite number, at least 0"),
+        ("Adam", {"lr": [0.1, float("inf"), 0.1]}, "lr, member 1: out of bounds; got inf"),
         ("SGD", {"lr": 0.1, "nesterov": [False, True, False]}, "member 1: nesterov needs a momentum"),
         ("Adam", {"betas": 0.9}, "betas.*: not a pair"),
         ("Adam", {"betas": [(0.9, 1.0)] * 3}, "betas, member 0, value 1: out of bounds"),

@@ -142,7 +142,9 @@ def test_own_data() -> None:
         (lambda: data.from_tensors(torch.randn(5, 2), torch.randn(4)), "5 inputs, 4 targets"),
         (lambda: data.from_tensors(torch.full((9, 2), torch.nan), torch.randn(9)), "x: holds NaN"),
         (lambda: data.from_tensors("x", [1]), "x: not a tensor"),
-        (lambda: data.from_tensors(torch.zeros(1, 2), torch.zeros(1)), "can't set this part aside"),
+        (lambda: data.from_tensors(torch.zeros(1, 2), torch.zeros(1)), "can't set samples aside of 1; accepted: 2 or"),
+        (lambda: data.from_tensors(torch.zeros(0, 2), torch.zeros(0)), "can't set samples aside of 0"),
+        (lambda: data.from_tensors(torch.zeros(3, 2), torch.zeros(3), validation=0.1), "can't set this part aside"),
         (lambda: data.from_tensors(torch.randn(5, 2), torch.randn(5), torch.randn(2, 2), torch.randn(1)), "validation"),
     ],
 )

@@ -89,6 +89,8 @@ def test_typed_values(kind: str, text: str, values: tuple) -> None:
         ("list", " ", "no values"),
         ("list", "1, 1", "1 is given twice"),
         ("list", "inf", "not a finite number|given"),
+        ("list", "-inf", "not a finite number"),
+        ("list", "nan", "not a finite number"),
         ("list", "3 + 4", '"3 \\+ 4" is not a number'),
         ("range", "1, 2", "first, last and how many"),
         ("range", "1, 2, x", '"x" is not a whole number'),
@@ -100,11 +102,18 @@ def test_typed_values(kind: str, text: str, values: tuple) -> None:
         ("integers", "1 to 100000000", "too few or too many values"),
         ("list", "1,,2", "nothing between two commas; got '1,,2'"),
         ("magic", "1", "unknown kind"),
+        ("list", "1e-3 1e-2", '"1e-3 1e-2" is not a number; separate values by commas'),
+        ("list", "1e-3;1e-2", "separate values by commas"),
+        ("list", "logspace(1e-4,1e-1,3", r"no closing parenthesis; .*for example logspace\(1e-4, 1e-1, 4\)"),
+        ("list", "logspce(1e-4,1e-1,3)", r"unknown function; got 'logspce'; .*did you mean logspace\?"),
+        ("list", "logspace(1e-4, 1e-1)", r"has 2 of the three; .*for example logspace\("),
+        ("list", "linspace(0,1,3), 5", r"nothing may follow linspace\(...\)"),
+        ("list", "integers(1, a)", r"is not a whole number; accepted: for example integers\(1, 4\)"),
     ],
 )
 def test_typing_mistakes_are_told_with_the_axis(kind: str, text: str, words: str) -> None:
-    if text == "inf":  # a word, which no number axis takes
-        with pytest.raises(GridError, match="axis: not a number"):
+    if text in ("inf", "-inf", "nan"):  # a word, which no number axis takes
+        with pytest.raises(GridError, match="axis: not a finite number"):
             parse_values("axis", kind, text, AxisSpec("axis", "float"))
         return
     with pytest.raises(GridError, match=f"axis: .*({words})"):
@@ -131,6 +140,8 @@ def test_axis_on_a_command_line() -> None:
         (AxisSpec("a", "int"), 3, 3, True, "not a number"),
         (AxisSpec("a", "bool"), False, False, 0, "not a boolean"),
         (AxisSpec("a", "any", choices=("x", 1)), 1, 1, "y", "accepted: x, 1"),
+        (AxisSpec("a", "any", choices=("adam", "sgd")), "sgd", "sgd", "adamm", r"did you mean adam\?"),
+        (AxisSpec("a", "float"), 1.5, 1.5, math.inf, "not a finite number; got inf"),
         (AxisSpec("a", "str"), 3, "3", None, None),
     ],
 )
@@ -169,6 +180,21 @@ def test_values_are_shown_as_typed() -> None:
         "x",
         "(0.9, 0.99)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda: logspace("a", 1, 3), r"the ends of a range must be numbers; got \('a', 1\)"),
+        (lambda: linspace(0, 1, 2.5), "not a number of values; got 2.5"),
+        (lambda: seeds("x"), "not a number of values; got 'x'"),
+        (lambda: integers(1.5, 3), r"not a range of whole numbers; got \(1.5, 3, 1\)"),
+        (lambda: Grid({"lr": b"1"}), "lr: not a list of values; got b'1'"),
+    ],
+)
+def test_ranges_of_other_things_than_numbers_are_refused(made, words: str) -> None:
+    with pytest.raises(GridError, match=words):
+        made()
 
 
 def test_far_too_many_values_are_refused_before_they_are_made() -> None:

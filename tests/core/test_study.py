@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -309,11 +310,24 @@ def test_wrong_arguments_are_named(arguments: tuple, error: type, words: str) ->
         ({"dtype": "float8"}, StudyError, "float64"),
         ({"monitor": "accuracy"}, StudyError, "val_accuracy"),
         ({"learning_rate": 0.1}, GridError, "unknown axis"),
+        ({"directory": 5}, StudyError, "directory: not a directory; got 5; accepted: a path"),
+        ({"name": 5}, StudyError, "name: not a name; got 5"),
+        ({"epochs": 2.0}, StudyError, "epochs: not a positive whole number; got 2.0"),
+        ({"epochs": True}, StudyError, "epochs: not a positive whole number"),
+        ({"epochs": math.inf}, StudyError, "epochs: not a positive whole number"),
     ],
 )
 def test_wrong_options_are_named(options: dict, error: type, words: str) -> None:
     with pytest.raises(error, match=words):
         hfta.Study("mlp", {"lr": [1e-3]}, **options)
+
+
+def test_counts_may_be_numpy_s_and_are_spelt_with_one_or_many(tmp_path: Path) -> None:
+    one = hfta.Study("mlp", {"lr": [1e-3]}, epochs=np.int64(1), batch_size=16, device="cpu", directory=tmp_path)
+    assert type(one.epochs) is int
+    assert repr(one) == "Study('mlp on digits', 1 variant in 1 array, 1 epoch)"
+    two = hfta.Study("mlp", {"batch_size": [8, 16]}, epochs=2, device="cpu", directory=tmp_path)
+    assert repr(two) == "Study('mlp on digits', 2 variants in 2 arrays, 2 epochs)"
 
 
 def test_a_directory_holds_one_run(finished: hfta.Study, tmp_path: Path) -> None:

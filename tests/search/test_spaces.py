@@ -51,7 +51,7 @@ WRONG = [
     (lambda: hfta.uniform(0, float("inf")), "not an interval"),
     (
         lambda: hfta.uniform(0, 1, log=True),
-        "not an interval of logarithms; got (0, None); accepted: low > 0",
+        "no logarithmic interval: low=0; accepted: low > 0",
     ),
     (lambda: hfta.uniform(0, 1, step=2), "not a step; got 2; accepted: above 0, up to 1"),
     (lambda: hfta.uniform("a", 1), "not an interval"),  # type: ignore[arg-type]

@@ -219,7 +219,7 @@ def test_results_have_what_members_took(ran: hfta.Study) -> None:
 
 
 WRONG = [
-    ({"trials": None, "slots": None, "sampler": None}, "trials: how many configurations are tried is missing"),
+    ({"trials": None, "slots": None, "sampler": None}, "trials: a search space needs a number of trials"),
     ({"trials": None, "space": {"lr": [1e-3]}, "slots": None}, "sampler: belongs to a search; got 'random'"),
     ({"trials": 0}, "trials: not a positive whole number; got 0"),
     ({"slots": 0}, "slots: not a positive whole number; got 0"),
@@ -236,6 +236,13 @@ WRONG = [
     ({"monitor": ["val_loss", "time_s"], "pruner": "asha"}, "pruner: trials of several objectives can't be pruned"),
     ({"pruner": "ashaa"}, "pruner: unknown pruner; got 'ashaa'"),
     ({"space": {"widht": [1, 2]}}, "did you mean width?"),
+    ({"space": {"width": [8, "x"]}}, "width: not a number; got 'x'; accepted: whole numbers"),
+    ({"space": {"width": hfta.integers(-8, 8)}}, "width: out of bounds; got -8"),
+    ({"space": {"lr": hfta.uniform(-1, 1)}}, "lr: out of bounds; got -1.0; accepted: at least 0"),
+    ({"space": {"width": hfta.uniform(1, 8)}}, "width: not an interval of whole numbers"),
+    ({"space": {"width": hfta.uniform(1, 8)}}, "say hfta.integers(1, 8)"),
+    ({"space": {"width": optuna.distributions.IntDistribution(0, 8)}}, "width: out of bounds; got 0"),
+    ({"space": {"optimizer": optuna.distributions.CategoricalDistribution(["adamm"])}}, "did you mean adam?"),
 ]
 
 

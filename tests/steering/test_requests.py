@@ -267,7 +267,6 @@ def test_what_cannot_be_answered_raises_where_it_is_asked(tmp_path: Path) -> Non
     assert not study.history.edits
     assert not study.history.refusals
     assert len(study.history.members) == 3
-    control.set(0, lr=1.0)  # nobody reads it: the run is over
 
 
 def test_a_handle_raises_what_its_run_would_refuse(tmp_path: Path) -> None:
@@ -279,6 +278,39 @@ def test_a_handle_raises_what_its_run_would_refuse(tmp_path: Path) -> None:
     assert handle.wait(60.0) == ev.COMPLETE
     with pytest.raises(StudyError, match="has ended"):
         handle.control.pause(0)
+
+
+def test_a_run_that_has_ended_takes_no_requests_until_the_next_one(tmp_path: Path) -> None:
+    study, control = made(tmp_path, epochs=1), hfta.Control()
+    wrong: list[tuple[Callable[[], None], str]] = [
+        (lambda: control.set(0, lr=1e-3), r"set #0: the run has ended; add such a variant with study\.add"),
+        (lambda: control.clone(0, lr=1e-3), "clone #0: the run has ended"),
+        (lambda: control.extend(2), r"extend: the run has ended; train on with study\.run\(epochs="),
+        (lambda: control.add({"lr": 0.1}), r"add: the run has ended; call study\.add"),
+        (lambda: control.delete(0), "delete #0: the run has ended"),
+        (control.pause, "pause: the run has ended"),
+    ]
+    for event in study.run(control):
+        if isinstance(event, ev.RunChanged) and event.state == ev.COMPLETE:
+            with pytest.raises(StudyError, match="extend: the run has ended"):
+                control.extend(1)
+    for ask, words in wrong:
+        with pytest.raises(StudyError, match=words):
+            ask()
+    control.stop()  # as it is: Ctrl-C may come late
+    assert control.poll() == [ev.Stop()]
+    for event in study.run(control, epochs=4):  # which reads the mailbox again
+        if isinstance(event, ev.EpochDone) and event.epoch == 2:
+            control.set(0, lr=1e-4)
+    assert [edit.changes for edit in study.history.edits] == [{"lr": 1e-4}]
+
+
+def test_a_handle_of_a_run_that_has_ended_takes_no_requests(tmp_path: Path) -> None:
+    handle = executors.start(made(tmp_path, epochs=1), kind="inline")
+    handle.wait()
+    with pytest.raises(StudyError, match="clone #1: the run has ended"):
+        handle.control.clone(1, lr=1e-4)
+    handle.control.stop()
 
 
 def test_what_is_known_between_two_steps_only_is_told(tmp_path: Path) -> None:

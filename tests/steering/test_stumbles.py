@@ -129,9 +129,9 @@ def test_what_has_ended_or_is_no_number_raises_where_it_is_asked(tmp_path: Path)
             ):
                 control.extend(2, variant=0)
             for value in (math.nan, math.inf, 1.5):
-                with pytest.raises(GridError, match=r"width: not a (whole )?number"):
+                with pytest.raises(GridError, match=r"width: not a (whole |finite )?number"):
                     control.clone(1, warm=False, width=value)
-            with pytest.raises(GridError, match="lr: not a number"):
+            with pytest.raises(GridError, match="lr: not a finite number"):
                 control.set(1, lr=math.nan)
     assert asked
     assert not study.history.refusals

@@ -17,7 +17,7 @@ from ui.bench import Make
 
 import hfta_nb as hfta
 from hfta_nb.augment import AXES
-from hfta_nb.errors import FamilyError, GridError, HftaError
+from hfta_nb.errors import FamilyError, GridError, HftaError, StudyError
 from hfta_nb.ui.axis_row import AxisRow, describe, kinds_for, reword, typed
 
 
@@ -357,3 +357,15 @@ def test_data_in_a_directory_joins_the_list(make: Make, tmp_path: Path) -> None:
 def test_wrong_arguments_raise(make: Make, arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         make(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("grid", "where"),
+    [
+        ({"lr": hfta.uniform(1e-4, 1e-1, log=True)}, "Workbench, lr"),
+        (lambda trial: {"lr": trial.suggest_float("lr", 1e-4, 1e-1)}, "Workbench, grid"),
+    ],
+)
+def test_a_search_that_no_row_can_show_is_sent_elsewhere(make: Make, grid: object, where: str) -> None:
+    with pytest.raises(StudyError, match=rf"{where}: a row has a list of values; .*Workbench\.reattach"):
+        make(grid=grid, trials=4)

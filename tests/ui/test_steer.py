@@ -109,8 +109,25 @@ def test_what_was_refused_is_shown(make: Make, runs: Runs) -> None:
     bench.train()
     runs.begins(bench)
     runs.happens(ev.RequestRefused(3.0, "Clone", 1, "weights of another shape"))
-    assert bench.bar.status == "clone #1: weights of another shape"
-    assert bench.bar.level == "bad"
+    assert "hfta-error" in bench.results.note.value
+    assert ">clone #1: weights of another shape<" in bench.results.note.value
+    assert bench.bar.level != "bad"  # the run goes on
+    runs.happens(ev.RequestRefused(3.0, "Clone", 1, "clone #1: has ended"))
+    assert ">clone #1: has ended<" in bench.results.note.value
+
+
+def test_another_run_begins_with_nobody_selected_and_no_figure(make: Make, runs: Runs) -> None:
+    bench = make()
+    bench.train()
+    runs.begins(bench)
+    bench.leaderboard.selected = bench.live.selected = [1]
+    bench.results.figures.kind.value = "placements"
+    assert bench.results.figures.note.value != ""
+    runs.ends()
+    bench.train()
+    assert (bench.leaderboard.selected, bench.live.selected) == ([], [])
+    assert bench.results.figures.kind.value == "none"
+    assert bench.results.figures.note.value == ""
 
 
 def test_a_deleted_member_leaves_the_table(make: Make, runs: Runs) -> None:
