@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -117,7 +118,7 @@ class Block:
     """Members ``start .. stop`` with their tensors.
 
     The tensors have a leading axis of the block's members. In a `single` block they have none and belong to one plain
-    module. `grad_rows` are the rows of the arena for gradients of leaf parameters.
+    module.
     """
 
     start: int
@@ -125,7 +126,12 @@ class Block:
     single: bool
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
-    grad_rows: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Callable[[], Mapping[str, Tensor]] = dict
+
+    @cached_property
+    def grad_rows(self) -> Mapping[str, Tensor]:
+        """The rows of the arena for gradients of leaf parameters; calls without gradients allocate none."""
+        return self.rows()
 
 
 @dataclass
