@@ -205,7 +205,9 @@ class ProgramCache(Generic[E]):
                 return eager(inputs)
             restore = self.state.snapshot()
             try:
-                return record(entry, inputs, guards_of(self.state, functions))
+                # While they hold, guards made anew would be the same.
+                same = entry.guards is not None and entry.guards.hold()
+                return record(entry, inputs, entry.guards if same else guards_of(self.state, functions))
             except UnclearError as error:
                 entry.refuse(str(error))
             except Exception as error:

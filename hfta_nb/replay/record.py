@@ -158,6 +158,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if name in _VIEWS_AND_CHECKS or (reads and not _by_number(name, args)):
             raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
+        if not written and isinstance(out, Tensor) and not draws and self.known(out) is not None:
+            return  # a view
         given, named = self._placed(args), self._placed(kwargs) if kwargs else {}
         writes: set[int] = set()
         for i, argument in written:
