@@ -129,7 +129,8 @@ def choose(
     if trouble or times is None:
         _keep(source, {GIVEN: None, LAST: None})
         return Layout(GIVEN, {}, f"{LAST} {trouble}"), inputs
-    _keep(source, times)
+    if known.get(_key(source)) is None:
+        _keep(source, times)
     layout = _layout(times)
     return layout, other if layout.chosen == LAST else inputs
 
