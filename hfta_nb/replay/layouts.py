@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,7 +113,7 @@ def choose(
     if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
         return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
     other = turned_all(inputs)
-    with left_alone(state), trying(known, _key(source), LAST):
+    with left_alone(state), trying_last(source):
         try:
             restore()
             old = outcome(state, given(), [room.clone() for room in rooms])
@@ -133,6 +134,30 @@ def choose(
         _keep(source, times)
     layout = _layout(times)
     return layout, other if layout.chosen == LAST else inputs
+
+
+def known_last(source: Source, inputs: Inputs, like: Layout | None) -> Layout | None:
+    """The layout of a step that is known to be faster with channels last, also from `like`; otherwise None.
+
+    Args:
+        source, inputs, like: as for `choose`.
+    """
+    if not _may_turn(source, inputs):
+        return None
+    known = kept(source.device)
+    times = known.get(_key(source)) or (like.seconds if like is not None else None)
+    if times is None or (layout := _layout(times)).chosen == GIVEN or LAST in killed(known, _key(source)):
+        return None
+    if not survives(_turned_calls(source), source.device):
+        return None
+    if known.get(_key(source)) is None:
+        _keep(source, times)
+    return layout
+
+
+def trying_last(source: Source) -> AbstractContextManager[None]:
+    """The context in which a step may run with channels last; see `trials`."""
+    return trying(kept(source.device), _key(source), LAST)
 
 
 def _layout(times: Times) -> Layout:
