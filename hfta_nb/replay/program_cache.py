@@ -205,9 +205,10 @@ class ProgramCache(Generic[E]):
                 return eager(inputs)
             restore = self.state.snapshot()
             try:
-                # While they hold, guards made anew would be the same.
-                same = entry.guards is not None and entry.guards.hold()
-                return record(entry, inputs, entry.guards if same else guards_of(self.state, functions))
+                guards = entry.guards  # while they hold, guards made anew would be the same
+                if guards is None or not guards.hold():
+                    guards = guards_of(self.state, functions)
+                return record(entry, inputs, guards)
             except UnclearError as error:
                 entry.refuse(str(error))
             except Exception as error:
