@@ -45,8 +45,11 @@ def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
         if boxes is None or k in boxes
     }
     buffers = {k: b[rows] for k, b in state.tensors.named_buffers()}
-    grads = {k: part(k, state.arena_of(k).grad_view(k)) for k in parameters if named[k].requires_grad}
-    block = Block(start, stop, single, parameters, buffers, grads)
+
+    def grad_rows() -> dict[str, Tensor]:
+        return {k: part(k, state.arena_of(k).grad_view(k)) for k in parameters if named[k].requires_grad}
+
+    block = Block(start, stop, single, parameters, buffers, grad_rows)
     state.views[start, stop, single] = block
     return block
 

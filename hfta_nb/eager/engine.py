@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -117,7 +118,7 @@ class Block:
     """Members ``start .. stop`` with their tensors.
 
     The tensors have a leading axis of the block's members. In a `single` block they have none and belong to one plain
-    module. `grad_rows` are the rows of the arena for gradients of leaf parameters.
+    module.
     """
 
     start: int
@@ -125,7 +126,12 @@ class Block:
     single: bool
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
-    grad_rows: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Callable[[], Mapping[str, Tensor]] = dict
+
+    @cached_property
+    def grad_rows(self) -> Mapping[str, Tensor]:
+        """The rows of the arena for gradients of leaf parameters; calls without gradients allocate none."""
+        return self.rows()
 
 
 @dataclass
@@ -246,15 +252,14 @@ class Engine:
         members = [block.start + row for row in executable.rows]
         if len(members) < block.stop - block.start:
             given = [v[list(executable.rows)] if m else v for v, m in zip(given, own, strict=True)]
-        tensors = [v for v in given if isinstance(v, Tensor)]
-        dims = [0 if m else None for v, m in zip(given, own, strict=True) if isinstance(v, Tensor)]
+        per_member = [v for v, m in zip(given, own, strict=True) if m]
         names_p, names_b = list(executable.parameters), list(executable.buffers)
         static: dict[str, Any] = {}
 
         def one(_: Tensor, parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
             state = {**dict(zip(names_p, parameters, strict=True)), **dict(zip(names_b, buffers, strict=True))}
             left = iter(batched)
-            leaves = [next(left) if isinstance(v, Tensor) else v for v in given]
+            leaves = [next(left) if m else v for v, m in zip(given, own, strict=True)]
             context = self._context(members)
             changes: dict[AttributeKey, Any] = {}
             given_attributes = self.attributes.for_block(context.indices, context, self.one_by_one)
@@ -282,13 +287,12 @@ class Engine:
         # because a step with tensors on several devices is not recorded.
         carrier = torch.empty(len(members), device=self.generators.device)
         state = carrier, list(executable.parameters.values()), list(executable.buffers.values())
-        in_dims = (0, 0, 0, dims)
         # "error": all functions that draw have a rule, so a draw that reaches vmap is a missing rule.
         randomness = "different" if self.fast_rng else "error"
         with ExitStack() as stack:
             if self.fast_rng:
                 stack.enter_context(self.generators.member(members[0]))  # one stream for all members
-            results, replaced = torch.func.vmap(one, in_dims=in_dims, randomness=randomness)(*state, tensors)
+            results, replaced = torch.func.vmap(one, randomness=randomness)(*state, per_member)
         with torch.no_grad():
             executable.finish(dict(zip(static["replaced"], replaced, strict=True)))
         left = iter(results)

@@ -25,6 +25,8 @@ _ATOMS = frozenset(
 )
 """Types whose values `copy.deepcopy` returns unchanged, or which are immutable."""
 
+_EMPTIED = frozenset({dict, OrderedDict, set, list})
+
 _SPECIAL = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__")
 """A class with one of these methods defines how it is copied."""
 
@@ -63,7 +65,13 @@ def copied_module(root: nn.Module, replaced: Mapping[int, Any]) -> nn.Module:
     for module in ordinary:
         own = memo[id(module)].__dict__
         for name, value in module.__dict__.items():
-            own[name] = value if type(value) in _ATOMS else _copied(value, memo)
+            kind = type(value)
+            if kind in _ATOMS:
+                own[name] = value
+            elif kind in _EMPTIED and not value and id(value) not in memo:  # 15 of 20 attributes of a module
+                own[name] = memo[id(value)] = kind()
+            else:
+                own[name] = _copied(value, memo)
     found: nn.Module = _copied(root, memo)
     return found
 

@@ -91,7 +91,8 @@ class PlainRun:
         leaves = copied_leaves(self._leaves) if leaves is None else leaves
         now, process_now = list(generators.states), process_streams.stream_states()
         generators.keep(self.member, self._streams)
-        process_streams.set_stream_states(self._process_streams)
+        if not process_streams.same_states(process_now, self._process_streams):
+            process_streams.set_stream_states(self._process_streams)
         slots = self.state.slots
         try:
             with generators.member(self.member), tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):

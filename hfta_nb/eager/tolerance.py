@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,9 @@ def largest_value(tensor: Tensor) -> float:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return 0.0
     values = tensor.detach().abs()
+    largest = float(values.max()) if values.numel() else 0.0
+    if math.isfinite(largest):
+        return largest  # selecting the finite values takes thirty times as long
     finite = values[values.isfinite()]
     return float(finite.max()) if finite.numel() else 0.0
 

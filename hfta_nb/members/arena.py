@@ -79,6 +79,11 @@ class Arena:
             self._grad_views = {s.name: _view(self._grad, s) for s in self.spans}
         return self._grad
 
+    @property
+    def has_grad(self) -> bool:
+        """True if there is memory for gradients."""
+        return self._grad is not None
+
     def grad_view(self, name: str) -> Shaped[Tensor, " M *shape"]:
         """The view of `grad` for a parameter; always the same object."""
         if self._grad is None:

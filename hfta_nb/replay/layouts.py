@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,14 +107,14 @@ def choose(
     if not _may_turn(source, inputs):
         return None
     known = kept(source.device)
-    measured = known.get(_key(source))
-    times = measured or (like.seconds if like is not None else None)
+    times = _known(source, like)
+    timed = times is None
     if times is not None and (layout := _layout(times)).chosen == GIVEN:
         return layout, inputs
     if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
         return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
     other = turned_all(inputs)
-    with left_alone(state), trying(known, _key(source), LAST):
+    with left_alone(state), trying_last(source):
         try:
             restore()
             old = outcome(state, given(), [room.clone() for room in rooms])
@@ -121,8 +122,8 @@ def choose(
             last = make(other)
             restore()
             trouble = outcome(state, last(), rooms).other_than(old, kinks=True)
-            if not trouble and times is None:
-                measured = times = _timed(given, last, source.device)
+            if not trouble and timed:
+                times = _timed(given, last, source.device)
         except Exception as error:
             trouble = f"fails: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
             if out_of_memory(error):
@@ -130,10 +131,36 @@ def choose(
     if trouble or times is None:
         _keep(source, {GIVEN: None, LAST: None})
         return Layout(GIVEN, {}, f"{LAST} {trouble}"), inputs
-    if measured is not None:
+    if timed:
         _keep(source, times)
     layout = _layout(times)
     return layout, other if layout.chosen == LAST else inputs
+
+
+def known_last(source: Source, inputs: Inputs, like: Layout | None) -> Layout | None:
+    """The layout of a step that is known to be faster with channels last, also from `like`; otherwise None.
+
+    Args:
+        source, inputs, like: as for `choose`.
+    """
+    if not _may_turn(source, inputs):
+        return None
+    times = _known(source, like)
+    if times is None or (layout := _layout(times)).chosen == GIVEN:
+        return None
+    if LAST in killed(kept(source.device), _key(source)) or not survives(_turned_calls(source), source.device):
+        return None
+    return layout
+
+
+def _known(source: Source, like: Layout | None) -> Times | None:
+    """Seconds of a step by layout, as measured for it or for one like it; None if neither was."""
+    return kept(source.device).get(_key(source)) or (None if like is None else like.seconds)
+
+
+def trying_last(source: Source) -> AbstractContextManager[None]:
+    """The context in which a step may run with channels last; see `trials`."""
+    return trying(kept(source.device), _key(source), LAST)
 
 
 def _layout(times: Times) -> Layout:

@@ -212,7 +212,10 @@ class ProgramCache(Generic[E]):
                 return eager(inputs)
             restore = self.state.snapshot()
             try:
-                return record(entry, inputs, guards_of(self.state, functions))
+                guards = entry.guards  # while they hold, guards made anew would be the same
+                if guards is None or not guards.hold():
+                    guards = guards_of(self.state, functions)
+                return record(entry, inputs, guards)
             except UnclearError as error:
                 entry.refuse(str(error))
             except Exception as error:

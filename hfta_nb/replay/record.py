@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -27,16 +26,28 @@ class _Facts(NamedTuple):
         reads: its result, or the shape of its result, depends on values.
         seeded: it may draw random numbers.
         writes: arguments that it writes to, by position and by name.
+        shape_only: its result depends on the shapes of its arguments alone.
     """
 
     name: str
     reads: bool
     seeded: bool
     writes: tuple[tuple[int, str], ...]
+    shape_only: bool
 
 
-@cache
+_known: dict[int, tuple[Any, _Facts]] = {}
+"""Overloads with their facts, by id: torch computes the hash of an overload in Python."""
+
+
 def _facts(func: Any) -> _Facts:
+    found = _known.get(id(func))
+    if found is None:
+        found = _known[id(func)] = func, _looked_up(func)
+    return found[1]
+
+
+def _looked_up(func: Any) -> _Facts:
     schema, tags = func._schema, func.tags
     written = enumerate(a.name if a.alias_info is not None and a.alias_info.is_write else "" for a in schema.arguments)
     return _Facts(
@@ -44,6 +55,7 @@ def _facts(func: Any) -> _Facts:
         any(tag in tags for tag in _READS_VALUES),
         torch.Tag.nondeterministic_seeded in tags,
         tuple((i, name) for i, name in written if name),
+        func in SHAPE_ONLY,
     )
 
 
@@ -75,10 +87,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False  # otherwise torch imports its compiler here, which takes a second
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not _facts(func).seeded:
+        kwargs, facts = kwargs or {}, _facts(func)
+        if not facts.seeded:
             out = func(*args, **kwargs)
-            self._seen(func, args, kwargs, out, False)
+            self._seen(func, facts, args, kwargs, out, False)
             return out
         before = current_state(self.device)
         out = func(*args, **kwargs)
@@ -87,13 +99,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if draws and self._state is not None and not _equal(before, self._state):
             self.trace.reason = self.trace.reason or "the model sets the state of the random generator"
         self._state = after if draws else self._state
-        self._seen(func, args, kwargs, out, draws)
+        self._seen(func, facts, args, kwargs, out, draws)
         return out
 
-    def _seen(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
+    def _seen(self, func: Any, facts: _Facts, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
         if not self._quiet and not self.trace.reason:
             try:
-                self._note(func, args, kwargs, out, draws)
+                self._note(func, facts, args, kwargs, out, draws)
             except NotRecordableError as error:
                 self.trace.reason = str(error)
 
@@ -151,14 +163,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.held[number] = empty
         self.trace.lasting.discard(number)
 
-    def _note(self, func: Any, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
-        name, reads, _, written = _facts(func)
+    def _note(self, func: Any, facts: _Facts, args: Any, kwargs: Any, out: Any, draws: bool) -> None:
+        name, reads, _, written, shape_only = facts
         if name == "aten::lift_fresh" and self.known(args[0]) is None:
             self.trace.constants.add(self.place(args[0]).storage)
             return
         if name in _VIEWS_AND_CHECKS or (reads and not _by_number(name, args)):
             raise NotRecordableError(f"{name.removeprefix('aten::')} reads a value into Python")
-        given, named = self._placed(args), self._placed(kwargs) if kwargs else {}
+        if not written and isinstance(out, Tensor) and not draws and self.known(out) is not None:
+            return  # a view
+        read: list[int] = []
+        given, named = self._placed(args, read), self._placed(kwargs, read) if kwargs else {}
         writes: set[int] = set()
         for i, argument in written:
             value = given[i] if i < len(given) else named.get(argument)
@@ -170,7 +185,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         numbers = self._numbers
         for storage in writes & self.trace.lasting:
             self._let_go(storage)
-        lasting = not draws and not writes and "empty" not in name and self._of_constants(func, given, named)
+        # The result may be created once for all steps; see `liveness.constant`.
+        lasting = (
+            not draws and not writes and "empty" not in name and (shape_only or self.trace.lasting.issuperset(read))
+        )
         for tensor in _flat(out):
             if not isinstance(tensor, Tensor):
                 results.append(None)
@@ -190,26 +208,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not makes and not writes and any(r is not None for r in results) and not draws:
             return  # a view
         member = self._member if draws else None
-        self.trace.calls.append(
-            Instruction(func, given, named, tuple(results), tuple(makes), frozenset(writes), member, draws)
-        )
+        call = Instruction(func, given, named, tuple(results), tuple(makes), frozenset(writes), member, draws)
+        call.read = frozenset(read)
+        self.trace.calls.append(call)
 
-    def _of_constants(self, func: Any, given: Any, named: Any) -> bool:
-        """True if the results of a call may be created once for all steps; see `liveness.constant`."""
-        return func in SHAPE_ONLY or all(p.storage in self.trace.lasting for p in places((given, named)))
-
-    def _placed(self, tree: Any) -> Any:
+    def _placed(self, tree: Any, read: list[int]) -> Any:
+        """A tree of arguments with places of tensors, whose storages are added to `read`."""
         if type(tree) in LEAVES:
             return tree
         if isinstance(tree, Tensor):
             if tree.is_conj() or tree.is_neg():
                 raise NotRecordableError("a lazily conjugated tensor")
-            return self.place(tree)
+            place = self.place(tree)
+            read.append(place.storage)
+            return place
         if isinstance(tree, list | tuple):
-            made = [self._placed(v) for v in tree]
+            made = [self._placed(v, read) for v in tree]
             return made if isinstance(tree, list) or type(tree) is not tuple else tuple(made)
         if isinstance(tree, dict):
-            return {k: self._placed(v) for k, v in tree.items()}
+            return {k: self._placed(v, read) for k, v in tree.items()}
         if isinstance(tree, torch.Generator):
             raise NotRecordableError("a generator of the model's own")
         return tree

@@ -22,8 +22,9 @@ from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.program import Program
 from hfta_nb.replay.record import Recorder
+from hfta_nb.replay.source import Source
 from hfta_nb.replay.trace import BufferView, NotRecordableError
-from hfta_nb.replay.verify import proven
+from hfta_nb.replay.verify import left_alone, proven
 
 Restore = Callable[[], None]
 
@@ -126,7 +127,7 @@ class RecordedStep:
         restore = self.state.snapshot()
         recorder, gradients, result = self._recorded(entry.inputs)
         self._finish(guards, recorder, gradients, result, restore)
-        if entry.program is not None:
+        if entry.program is not None and entry.layout is None:
             self._lay(restore)
         return gradients, result
 
@@ -156,36 +157,73 @@ class RecordedStep:
         if not entry.accepts(trace, guards, told, reason or trouble, "the model or the loss"):
             return
 
+        turned: list[Program] = []
+
         def make(chosen: bool) -> tuple[Program, Callable[[], list[Tensor]]]:
             made = build_program(trace, outputs, gradients.places, state.generators, chosen)
+            if chosen and not turned:
+                turned.append(self._known_layout(made, restore) or made)
+                made = turned[0]
             return made, made.run
 
         entry.rebuild, entry.targets = rebuild, targets
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
-        made, reason = proven(state, restore, [v for v in leaves if isinstance(v, Tensor)], make, written)
+        results = [v for v in leaves if isinstance(v, Tensor)]
+        given = entry.inputs
+        made, reason = proven(state, restore, results, make, written)
+        if entry.layout is not None and made is not turned[0]:  # its numbers are others
+            entry.inputs, entry.layout = given, None
+            made, reason = proven(state, restore, results, make, written)
         entry.choices = made.choices
         if reason:
             entry.refuse(reason)
         else:
             entry.program = made
 
+    def _known_layout(self, given: Program, restore: Restore) -> Program | None:
+        """The program with channels-last images if such steps are known to be faster so; `entry` gets its inputs."""
+        state, entry, source = self.state, self.entry, given.source
+        if source is None or entry.inputs is None:
+            return None
+        layout = layouts.known_last(source, entry.inputs, entry.like)
+        if layout is None:
+            return None
+        inputs = layouts.turned_all(entry.inputs)
+        with left_alone(state), layouts.trying_last(source):
+            restore()
+            try:
+                made = self._laid(source, inputs)
+            except Exception:  # `layouts.choose` tells of it
+                return None
+        entry.inputs, entry.layout = inputs, layout
+        return made
+
+    def _laid(self, source: Source, inputs: Inputs) -> Program:
+        """The program of the same call for inputs in another layout.
+
+        Raises:
+            NotRecordableError: the call is another one.
+        """
+        entry, guards = self.entry, self.entry.guards
+        recorder, gradients, result = self._recorded(inputs, added=False)
+        with recorder:
+            leaves = layouts.stored_alike(flatten(result)[0], source.outputs)
+        outputs, told, trouble = outputs_of(recorder, leaves, "the loss")
+        trouble = recorder.trace.reason or gradients.trouble or trouble
+        if trouble or told != entry.leaves or guards is None or not guards.hold():
+            raise NotRecordableError(trouble or "the model does something else")
+        return build_program(recorder.trace, outputs, gradients.places, self.state.generators)
+
     def _lay(self, restore: Restore) -> None:
         """Choose the layout of images in a step that is replayed from now on."""
         state, entry = self.state, self.entry
-        given, guards = entry.program, entry.guards
+        given = entry.program
         if state.settings.strategy != "measured" or given is None or given.source is None or entry.inputs is None:
             return
         source, found = given.source, [given]
 
         def make(inputs: Inputs) -> Callable[[], list[Tensor]]:
-            recorder, gradients, result = self._recorded(inputs, added=False)
-            with recorder:
-                leaves = layouts.stored_alike(flatten(result)[0], source.outputs)
-            outputs, told, trouble = outputs_of(recorder, leaves, "the loss")
-            trouble = recorder.trace.reason or gradients.trouble or trouble
-            if trouble or told != entry.leaves or guards is None or not guards.hold():
-                raise NotRecordableError(trouble or "the model does something else")
-            found.append(build_program(recorder.trace, outputs, gradients.places, state.generators))
+            found.append(self._laid(source, inputs))
             return found[-1].run
 
         rooms = [room for _, room in source.gradients]

@@ -35,6 +35,7 @@ class Instruction:
         makes: storages that it creates.
         writes: existing storages that it writes to.
         member: whose random numbers it draws, if it draws any.
+        read: storages among the arguments, once they are known.
     """
 
     function: Any
@@ -45,13 +46,13 @@ class Instruction:
     writes: frozenset[int]
     member: int | None = None
     draws: bool = False
-    _reads: frozenset[int] | None = field(default=None, init=False, repr=False, compare=False)
+    read: frozenset[int] | None = field(default=None, init=False, repr=False, compare=False)
 
     def reads(self) -> frozenset[int]:
         """Storages among the arguments."""
-        if self._reads is None:
-            self._reads = frozenset(p.storage for p in places((self.args, self.kwargs)))
-        return self._reads
+        if self.read is None:
+            self.read = frozenset(p.storage for p in places((self.args, self.kwargs)))
+        return self.read
 
     def changes(self) -> frozenset[int]:
         """Storages that it creates or writes to."""

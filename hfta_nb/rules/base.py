@@ -99,7 +99,8 @@ class Context:
         if not self.batched(tensor):
             return tensor.expand(self.members, *tensor.shape)
         value: Tensor = functorch.get_unwrapped(tensor)
-        return value.movedim(functorch.maybe_get_bdim(tensor), 0)
+        axis = functorch.maybe_get_bdim(tensor)
+        return value.movedim(axis, 0) if axis else value
 
     def wrapped(self, tensor: Tensor) -> Tensor:
         """A tensor ``[M, ...]`` as the model sees it, without its member axis."""

@@ -19,6 +19,8 @@ from hfta_nb.kernels.strategy.variants import Operand
 from hfta_nb.members.per_member import per_member
 from hfta_nb.replay import layouts
 from hfta_nb.replay.layouts import GIVEN, LAST
+from hfta_nb.replay.recorded_step import RecordedStep
+from hfta_nb.replay.trace import NotRecordableError
 from tests.training import train
 
 MEMBERS, SAMPLES, SIDE = 2, 4, 16
@@ -149,6 +151,42 @@ def test_a_smaller_batch_has_the_layout_of_the_others(stacked: bool, faster: lis
         assert torch.allclose(losses, train(plain, batches(size, side), [0.1, 0.05]), rtol=1e-5, atol=1e-5)
         assert len(faster) == measured
     assert [entry.layout.chosen for entry in array._steps.cache] == [LAST] * 3
+
+
+def test_a_known_layout_is_taken_without_a_program_of_the_other(
+    faster: list[str], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _train(_array(Net, device), device)
+    monkeypatch.setattr(layouts, "choose", None)
+    array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
+    assert torch.allclose(_train(array, device), _train(plain, device), rtol=1e-5, atol=1e-5)
+    _same(array, plain, 1e-4)
+    assert _layout(array) == ["images channels last 1 ms; as given 2 ms"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_known_layout_that_gives_other_numbers_is_not_taken(
+    fails: bool, faster: list[str], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _train(_array(Net, device), device)
+    laid = RecordedStep._laid
+
+    def spoilt(self: RecordedStep, *args: Any) -> Any:
+        if fails:
+            raise NotRecordableError("the model does something else")
+        made = laid(self, *args)
+        run = made.run
+        made.run = lambda: [1.5 * loss for loss in run()]  # type: ignore[method-assign]
+        return made
+
+    monkeypatch.setattr(RecordedStep, "_laid", spoilt)
+    array, plain = _array(Net, device), _array(Net, device, strategy="fixed")
+    assert torch.allclose(_train(array, device), _train(plain, device), rtol=1e-5, atol=1e-5)
+    _same(array, plain, 1e-4)
+    entry = next(iter(array._steps.cache))
+    assert entry.ready
+    assert entry.layout.chosen == GIVEN
+    assert entry.inputs.leaves[0].is_contiguous()
 
 
 def test_what_is_not_faster_stays_as_it_was_given(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
