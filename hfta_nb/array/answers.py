@@ -16,7 +16,7 @@ from torch import nn
 
 from hfta_nb.array import surgery
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.errors import ArrayWarning, OptimError
+from hfta_nb.errors import ArrayWarning, FusionError, OptimError
 
 _CLIPPING = {"clip_grad_norm_": "clip_grad_norm_", "clip_grad_norm": "clip_grad_norm_"}
 """Functions of `torch.nn.utils.clip_grad` that mix members, and their counterparts."""
@@ -73,9 +73,12 @@ class Answering:
 
         Raises:
             IndexError: there is no such member.
-            FusionError: a slice or list is empty, or holds a number that is not a member.
+            FusionError: a slice or list is empty, or holds a number that is not a member; the index is no number.
         """
         count = len(self._state)
+        if isinstance(index, str) or not (isinstance(index, slice | Sequence) or hasattr(index, "__index__")):
+            accepted = f"a whole number below {count}, a slice, or a list of numbers"
+            raise FusionError("not the number of a member", where="array[...]", got=index, accepted=accepted)
         if isinstance(index, slice):
             return self.select(range(count)[index])
         if isinstance(index, Sequence):

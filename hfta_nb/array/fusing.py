@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -48,7 +48,14 @@ def fuse(
         >>> array(torch.zeros(5, 4)).shape
         torch.Size([3, 5, 2])
     """
+    if not isinstance(modules, Iterable):
+        accepted = "a list of modules, one per member"
+        raise FusionError("not a list of modules", where="fuse", got=type(modules).__name__, accepted=accepted)
     members = list(modules)
+    for i, module in enumerate(members):
+        if isinstance(module, FusedArray):
+            remedy = "join arrays with hfta_nb.join(a, b), or fuse their members: fuse([*a, *b])"
+            raise FusionError("an array, not a plain module", where=f"fuse, member {i}", remedy=remedy)
     check_members(members, seeds)
     if seeds is None:
         seeds = torch.randint(2**62, (len(members),)).tolist()

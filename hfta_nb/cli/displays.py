@@ -37,8 +37,11 @@ class Display(Protocol):
         """Show a message at once."""
 
 
-def headline(run: ev.RunStarted) -> str:
-    """``cnn on digits: 6 variants, 5 epochs, float32, cpu (AMD EPYC, 1 thread)``."""
+def headline(run: ev.RunStarted, under_way: bool = False) -> str:
+    """``cnn on digits: 6 variants, 5 epochs, float32, cpu (AMD EPYC, 1 thread)``; of a run under way, what may have
+    changed: ``now 8 variants, 5 epochs``."""
+    if under_way:
+        return f"now {show.several(len(run.variants), 'variant')}, {show.several(run.epochs, 'epoch')}"
     details = [run.device_name] if run.device_name else []
     if run.device.startswith("cpu"):
         details.append(show.several(run.threads, "thread"))
@@ -110,6 +113,7 @@ class Lines:
         self._last_s = float("-inf")
         self._epoch: ev.EpochDone | None = None
         self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as printed
+        self._begun = False
 
     def __enter__(self) -> Lines:
         return self
@@ -125,8 +129,8 @@ class Lines:
             self._end_epoch()
         self._progress.add(event)
         if isinstance(event, ev.RunStarted):
-            self._print(headline(event))
-            self._told = {}
+            self._print(headline(event, self._begun))
+            self._begun, self._told = True, {}
         elif isinstance(event, ev.PlanMade):
             for group in event.groups:
                 told = group.variants, group.reason
@@ -188,7 +192,7 @@ class LiveDisplay:
         self._clock = clock
         self._progress = RunProgress(history)
         self._live = Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
-        self._drawn_s = float("-inf")
+        self._drawn_s, self._begun = float("-inf"), False
 
     def __enter__(self) -> LiveDisplay:
         self._live.start()
@@ -203,7 +207,8 @@ class LiveDisplay:
     def add(self, event: Event) -> None:
         self._progress.add(event)
         if isinstance(event, ev.RunStarted):
-            self.note(headline(event))
+            self.note(headline(event, self._begun))
+            self._begun = True
         elif isinstance(event, ev.MemberChanged):
             line = ending(self._progress.history.members[event.variant])
             if line and event.state in (ev.DIVERGED, ev.FAILED):

@@ -31,7 +31,7 @@ def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
     """
     members = len(state)
     first = inputs.leaves[0] if inputs.leaves else None
-    if state.told or members < 2 or inputs.per_member[0] or not isinstance(first, Tensor):
+    if state.told or members < 2 or not isinstance(first, Tensor) or inputs.per_member[0]:
         return
     layer = next((m for m in state.skeleton.modules() if not list(m.children())), None)
     # A subclass of Linear is part of another layer, such as attention, which receives the inputs.

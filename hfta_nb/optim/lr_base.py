@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -312,7 +313,8 @@ class TorchLRScheduler(ArrayLRScheduler):
         """See that each member's value is one: torch's constructors take what its `step` can't use.
 
         Raises:
-            OptimError: one is a tuple, a list or a dict where one value is wanted.
+            OptimError: one is a tuple, a list or a dict where one value is wanted, a number that is not finite, or a
+                period of 0.
         """
         if name in self.lists:
             return
@@ -324,7 +326,17 @@ class TorchLRScheduler(ArrayLRScheduler):
                 raise OptimError("not one value", where=where, got=value, accepted="one value, or one per member")
             if isinstance(value, str) and name not in _WORDS:
                 raise OptimError("not a number", where=where, got=value, accepted="a number, or one per member")
+            if isinstance(value, float) and (math.isnan(value) or (math.isinf(value) and name not in _ENDLESS)):
+                raise OptimError("not a finite number", where=where, got=value, accepted="a finite number")
+            if name in _PERIODS and value == 0:
+                raise OptimError("a period of 0", where=where, got=value, accepted="at least 1")
 
+
+_PERIODS = ("step_size", "T_max")
+"""Settings by which torch's `step` divides."""
+
+_ENDLESS = ("patience", "cooldown", "threshold")
+"""Settings that may be infinite."""
 
 _WORDS = ("mode", "scale_mode", "threshold_mode", "anneal_strategy")
 """Settings that are words."""

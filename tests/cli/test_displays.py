@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,19 @@ def test_quiet_shows_notes_alone() -> None:
 )
 def test_the_headline_names_the_device(changes: dict[str, object], device: str) -> None:
     assert headline(started(**changes)).endswith(device)
+
+
+@pytest.mark.parametrize("display", [Lines, LiveDisplay])
+def test_variants_that_a_search_adds_are_not_announced_as_a_resumed_run(display: type[Any]) -> None:
+    out, file = console()
+    first, history = started(), History()
+    with display(out, lambda: history) as shown:
+        for event in (first, replace(first, variants=(*first.variants, ev.VariantRecord(99, {}, 0)), resumed=True)):
+            history.add(event)
+            shown.add(event)
+    lines = file.getvalue().splitlines()
+    assert headline(first) in lines
+    assert f"now {len(first.variants) + 1} variants, {first.epochs} epochs" in lines
 
 
 def test_an_array_that_is_halved() -> None:

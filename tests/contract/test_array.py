@@ -255,11 +255,46 @@ def test_plain_attributes_and_hooks_count() -> None:
     assert "forward_hooks" in str(difference(a, b))
 
 
+class _Learnt(nn.Module):
+    """A model without inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.drop = nn.Parameter(torch.randn(3, dtype=torch.float64)), nn.Dropout()
+
+    def forward(self, rows: int = 4) -> Tensor:
+        return self.drop(self.weight * torch.ones(rows, 1, dtype=torch.float64))
+
+
+def test_a_model_without_inputs_is_called_and_trained() -> None:
+    modules, seeds = [_Learnt() for _ in range(3)], [1, 2, 3]
+    array = hfta.fuse(modules, seeds)
+    streams = []
+    for module, seed in zip(modules, seeds, strict=True):
+        torch.manual_seed(seed)
+        outs = [module() for _ in range(4)] + [module(rows=2)]
+        losses = [module().square().mean() for _ in range(4)]
+        sum(losses).backward()  # type: ignore[union-attr]
+        streams.append((outs, losses))
+    for step in range(4):
+        assert torch.equal(array(), torch.stack([outs[step] for outs, _ in streams]))
+    assert torch.equal(array(rows=2), torch.stack([outs[4] for outs, _ in streams]))
+    for step in range(4):
+        losses = array.backward(lambda out, _: out.square().mean(), ())
+        assert torch.allclose(losses, torch.stack([found[step].detach() for _, found in streams]), rtol=0, atol=1e-12)
+    grads = torch.stack([module.weight.grad for module in modules])  # type: ignore[misc]
+    assert torch.allclose(array.get_parameter("weight").grad, grads, rtol=0, atol=1e-12)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda: hfta.fuse([]), "no modules"),
         (lambda: hfta.fuse([nn.Linear(1, 1), "x"]), "member 1: not a module"),  # type: ignore[list-item]
+        (lambda: hfta.fuse(nn.Linear(1, 1)), "not a list of modules"),  # type: ignore[arg-type]
+        (lambda: hfta.fuse([nn.Linear(1, 1), _array()]), "member 1: an array, not a plain module"),
+        (lambda: _array()["x"], "not the number of a member"),  # type: ignore[call-overload]
+        (lambda: _array()[None], "not the number of a member"),  # type: ignore[call-overload]
         (lambda: hfta.fuse([_ONE, nn.Linear(1, 1), _ONE]), "member 2: the same module as member 0"),
         (lambda: hfta.fuse([nn.Linear(1, 1)], seeds=[1, 2]), "not one seed per member"),
         (lambda: hfta.fuse([nn.Linear(1, 1), nn.Linear(1, 1, device="meta")]), "modules on different devices"),
