@@ -74,8 +74,8 @@ def members(model: Model, like: Sequence[nn.Module] = ()) -> list[nn.Module]:
     for seed in range(MEMBERS):
         begin(seed)
         module = model.build().double().train()
-        for p in module.parameters():
-            p.data = p.data.to(torch.cdouble) if p.is_complex() else p.data
+        for t in [*module.parameters(), *module.buffers()]:
+            t.data = t.data.to(torch.cdouble) if t.is_complex() else t.data
         made.append(module)
     for module, other in zip(made, like, strict=False):
         pairs = zip([*module.parameters(), *module.buffers()], [*other.parameters(), *other.buffers()], strict=True)

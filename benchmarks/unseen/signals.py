@@ -85,20 +85,6 @@ class _OnManifold(nn.Module):
         return self.ball.dist(there[:, None], self.points)
 
 
-class _Complex(nn.Module):
-    """Complex convolutions and norms."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        c: Any = importlib.import_module("complexPyTorch.complexLayers")
-        self.conv, self.norm = c.ComplexConv2d(1, 3, 3, padding=1), c.ComplexBatchNorm2d(3)
-        self.last = c.ComplexLinear(3, 2)
-
-    def forward(self, x: Tensor) -> Any:
-        out = self.norm(self.conv(torch.complex(x, x.flip(-1)))).mean((-1, -2))
-        return self.last(out).abs()
-
-
 def _ctr(kind: str) -> nn.Module:
     inputs: Any = importlib.import_module("deepctr_torch.inputs")
     columns = [
@@ -231,7 +217,6 @@ add("pytorch-wavelets", "there and back", _Wavelets, drawn((2, 1, 16, 16)))
 add("torch-dct", "learned spectrum", lambda: _Cosines(), drawn((3, 8)))
 add("mup", "MuReadout", lambda: _mup(), drawn((6, 4)))
 add("geoopt", "ball and Stiefel", _OnManifold, drawn((6, 4)))
-add("complexPyTorch", "convolution", _Complex, drawn((2, 1, 6, 6)), torch.float64)
 add("julius", "bands", lambda: nn.Sequential(nn.Conv1d(1, 2, 3), get("julius.LowPassFilter")(0.2),
      get("julius.ResampleFrac")(4, 5), nn.Conv1d(2, 1, 3)), drawn((2, 1, 40)))
 add("auraloss", "multi-resolution spectra", lambda: _Sound(), drawn((2, 1, 256)))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 _MOST = 50_000
 """A search ends after this many values."""
 
-_CONTAINERS = (list, tuple, set, frozenset, deque)
+_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _SPECIAL = ("__deepcopy__", "__reduce__", "__reduce_ex__")
 _LEAVES = (
     *(int, float, complex, str, bytes, type(None), type, range, slice, types.ModuleType, types.BuiltinFunctionType),
@@ -39,9 +39,10 @@ def inside(value: Any) -> Iterable[Any]:
     if isinstance(value, _LEAVES):
         return ()
     if isinstance(value, dict):
-        return list(value.values())
-    if isinstance(value, _CONTAINERS):
-        return list(value)
+        return list(dict.values(value))
+    for kind in _CONTAINERS:
+        if isinstance(value, kind):
+            return list(kind.__iter__(value))  # a subclass may forbid its own methods
     if isinstance(value, types.FunctionType):
         defaults = *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()
         return *(cell.cell_contents for cell in cells(value)), *defaults
@@ -49,8 +50,8 @@ def inside(value: Any) -> Iterable[Any]:
         return value.__func__, value.__self__
     if isinstance(value, functools.partial):
         return value.func, *value.args, *value.keywords.values()
-    kind = type(value)
-    plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in _SPECIAL)
+    cls = type(value)
+    plain = all(getattr(cls, name, None) is getattr(object, name, None) for name in _SPECIAL)
     return list(getattr(value, "__dict__", {}).values()) if plain else ()
 
 

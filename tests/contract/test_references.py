@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from typing import Any
 
 import pytest
@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.eager.fingerprint import fingerprint
 from hfta_nb.eager.module_references import note_references, rebound
 from hfta_nb.eager.mutable_values import copy_value
 from hfta_nb.errors import FusionError, MemberError
 from hfta_nb.members.copying import copied_module
+from hfta_nb.members.held import walk
 from tests.contract.serial import largest, loss_of, make, target_for
 
 SEEDS = [101, 102, 103]
@@ -159,6 +161,19 @@ def test_as_alone(name: str, block: int) -> None:
     torch.testing.assert_close(array(x.clone())[1], modules[1](x.clone()), atol=1e-10, rtol=0)
     back = array[1]
     torch.testing.assert_close(back(x.clone()), modules[1](x.clone()), atol=1e-10, rtol=0)
+
+
+class Odd(tuple[Any, ...]):
+    """A tuple that forbids to ask for its length."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_values_in_containers_of_any_kind_are_found() -> None:
+    layer = nn.Linear(2, 2)
+    assert fingerprint(Odd((1, 2))) == fingerprint(Odd((1, 2))) != fingerprint(Odd((1, 3)))
+    assert any(v is layer for v in walk([{"a": deque([Odd((frozenset([layer]),))])}]))
 
 
 def test_functions_of_a_copy_refer_to_the_copy() -> None:
