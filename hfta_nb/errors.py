@@ -131,13 +131,15 @@ class MemberError(HftaError, RuntimeError):
 
     Attributes:
         member: the member's index in the array; None if unknown.
+        path: the submodule that ran member by member and failed; None if none did.
     """
 
     member: int | None = None
+    path: str | None = None
 
-    def of(self, member: int) -> Self:
-        """The same error with the member's index."""
-        self.member = member
+    def of(self, member: int, path: str | None = None) -> Self:
+        """The same error with the member's index, and the submodule that failed."""
+        self.member, self.path = member, path
         return self
 
 

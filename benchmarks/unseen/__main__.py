@@ -20,6 +20,7 @@ import subprocess
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.common import write
-from benchmarks.unseen import flows, others, transformers  # noqa: F401
+from benchmarks.unseen import attention, flows, habits, numerics, others, signals, transformers, ways  # noqa: F401
 from benchmarks.unseen.models import MODELS, Model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +63,25 @@ def loss_of(out: Any, y: Any) -> Tensor:
 def seeded_inputs(model: Model) -> tuple[Any, ...]:
     torch.manual_seed(100)
     return tuple(v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in model.inputs())
+
+
+def members(model: Model, like: Sequence[nn.Module] = ()) -> list[nn.Module]:
+    """The members; with the weights of others, as not every package makes the same ones from the same seed.
+
+    These are not copies of the others, which may hold hooks that refer to the original.
+    """
+    made = []
+    for seed in range(MEMBERS):
+        begin(seed)
+        module = model.build().double().train()
+        for t in [*module.parameters(), *module.buffers()]:
+            t.data = t.data.to(torch.cdouble) if t.is_complex() else t.data
+        made.append(module)
+    for module, other in zip(made, like, strict=False):
+        pairs = zip([*module.parameters(), *module.buffers()], [*other.parameters(), *other.buffers()], strict=True)
+        for own, given in pairs:
+            own.data.copy_(given.data)
+    return made
 
 
 def begin(seed: int) -> None:
@@ -137,12 +157,9 @@ def judged(model: Model, split: bool) -> tuple[str, str]:
     import hfta_nb as hfta
     from hfta_nb.errors import ArrayWarning, HftaError
 
-    inputs, modules = seeded_inputs(model), []
-    for seed in range(MEMBERS):
-        torch.manual_seed(seed)
-        modules.append(model.build().double().train())
+    inputs, modules = seeded_inputs(model), members(model)
     try:
-        wanted = [alone(copy.deepcopy(m), i, copy.deepcopy(inputs)) for i, m in enumerate(modules)]
+        wanted = [alone(m, i, copy.deepcopy(inputs)) for i, m in enumerate(members(model, modules))]
     except Exception as error:
         return FAILS, f"{type(error).__name__}: {error}"[:200]
     with warnings.catch_warnings(record=True) as heard:
@@ -175,6 +192,7 @@ def one(name: str) -> dict[str, Any]:
     """A row, measured in this process."""
     torch.set_num_threads(1)
     model = MODELS[name]
+    torch.set_default_dtype(model.dtype)
     row: dict[str, Any] = {"model": name, "package": model.package}
     try:
         row["version"] = importlib.metadata.version(model.package)

@@ -17,11 +17,13 @@ class Model(NamedTuple):
         package: its name in the package index.
         build: makes one.
         inputs: makes what it is called with.
+        dtype: torch's default while it runs; float64 for a model that creates such tensors in its forward.
     """
 
     package: str
     build: Callable[[], nn.Module]
     inputs: Callable[[], tuple[Any, ...]]
+    dtype: torch.dtype = torch.float32
 
 
 class By(nn.Module):
@@ -71,5 +73,11 @@ def tokens(*shape: int, most: int = 20) -> Callable[[], tuple[Any, ...]]:
 MODELS: dict[str, Model] = {}
 
 
-def add(package: str, name: str, build: Callable[[], nn.Module], inputs: Callable[[], tuple[Any, ...]]) -> None:
-    MODELS[f"{package}: {name}"] = Model(package, build, inputs)
+def add(
+    package: str,
+    name: str,
+    build: Callable[[], nn.Module],
+    inputs: Callable[[], tuple[Any, ...]],
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    MODELS[f"{package}: {name}"] = Model(package, build, inputs, dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import call_module
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.members.copying import copied_module
 from hfta_nb.members.generators import current_state, set_state
 
 
@@ -44,7 +44,7 @@ def copied(module: nn.Module) -> nn.Module:
     waiting = [b for b in module.buffers() if isinstance(b, UninitializedBuffer)]
     new: Any = UninitializedBuffer
     known = {id(b): new(b.requires_grad, device=b.data.device, dtype=b.data.dtype) for b in waiting}
-    return copy.deepcopy(module, known)
+    return copied_module(module, known)
 
 
 def materialise(state: ArrayState, inputs: Inputs) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from hfta_nb.errors import FusionError
+from hfta_nb.members.copying import copied_module
 from hfta_nb.padded.blueprint import Blueprint
 from hfta_nb.padded.compare import difference
 
@@ -33,6 +34,7 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
                 got=type(module).__name__,
                 remedy="give the module as it was before torch.jit.script",
             )
+        _check_layouts(module, where)
         first = next(j for j in range(i + 1) if members[j] is module)
         if first < i:
             raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
@@ -46,6 +48,18 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
     for i, seed in enumerate(seeds or ()):
         if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**64:
             raise FusionError("not a seed", where=f"fuse, member {i}", got=seed, accepted="a whole number of 64 bits")
+
+
+def _check_layouts(module: nn.Module, where: str) -> None:
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if not is_lazy(tensor) and (tensor.layout is not torch.strided or tensor.is_nested):
+            raise FusionError(
+                "a tensor without a plain layout in memory, which members can't be stacked by",
+                where=f"{where}, `{name}`",
+                got=tensor.layout,
+                accepted="torch.strided",
+                remedy="keep its indices and values as buffers, or the tensor as an attribute that is no buffer",
+            )
 
 
 def stack_members(
@@ -68,7 +82,7 @@ def stack_members(
     with torch.no_grad():
         parameters = {k: torch.stack([s[k] for s in states]) for k in states[0]}
         stacked = {k: torch.stack([b[k] for b in buffers]) for k in buffers[0]}
-    return copy.deepcopy(members[0]), parameters, stacked, None
+    return copied_module(members[0], where="fuse, member 0"), parameters, stacked, None
 
 
 def blueprint(*modules: nn.Module, roomy: bool = False) -> Blueprint | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -17,6 +16,7 @@ from hfta_nb.eager.handlers import install
 from hfta_nb.eager.padding import Padding
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.members.copying import copied_module
 from hfta_nb.padded import roomy
 from hfta_nb.padded.compare import difference
 from hfta_nb.padded.runtime import architectures_of
@@ -41,7 +41,7 @@ def _tensors_of(state: ArrayState, index: int) -> nn.Module:
     for name, p in state.tensors.named_parameters():
         tensors[name] = nn.Parameter(p.detach()[index].clone(), requires_grad=p.requires_grad)
     with state.slots.filled(tensors):
-        return copy.deepcopy(state.skeleton)
+        return copied_module(state.skeleton)
 
 
 def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayState:

@@ -9,13 +9,15 @@ see `mutable_values`). Later calls track the content of attributes that have cha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.module_references import note_references, rebound
 from hfta_nb.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.errors import FusionError
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.rules.base import Context, Disagreement
@@ -125,6 +127,38 @@ def is_below(path: str, paths: Collection[str]) -> bool:
 
 
 @contextmanager
+def no_new_parameters(root: nn.Module) -> Iterator[None]:
+    """Refuse parameters that the model creates within the context, and remove them.
+
+    Raises:
+        FusionError: there are some.
+    """
+    before = [(m._parameters, dict(m._parameters), m._modules, dict(m._modules)) for m in root.modules()]
+    names = {name for name, _ in root.named_parameters(remove_duplicate=False)}
+    found = ""
+    try:
+        yield
+        now = dict(root.named_parameters(remove_duplicate=False))
+        known = {id(p) for name, p in now.items() if name in names}
+        found = next((name for name, p in now.items() if name not in names and id(p) not in known), "")
+    except BaseException:
+        found = "an error"
+        raise
+    finally:
+        if found:
+            for parameters, own, children, inner in before:
+                for held, old in ((parameters, own), (children, inner)):
+                    for name in [n for n in held if n not in old]:
+                        del held[name]
+    if found:
+        raise FusionError(
+            "a parameter that the model creates in its forward, so that no optimizer and no array knows it",
+            where=found,
+            remedy="create it in the constructor, or use torch's lazy modules (nn.LazyLinear), and call the model once",
+        )
+
+
+@contextmanager
 def tracked_attributes(
     root: nn.Module,
     slots: TensorSlots,
@@ -132,6 +166,7 @@ def tracked_attributes(
     changes: dict[AttributeKey, Any],
     deep: bool = False,
     keep: bool = False,
+    prefix: str = "",
 ) -> Iterator[None]:
     """Set attributes within the context and track changes of attributes; restore the old attributes on exit.
 
@@ -144,6 +179,7 @@ def tracked_attributes(
         changes: receives attributes with a new object, or with changed content.
         deep: track the content of all attributes, not only of those in `given`.
         keep: do not restore the old attributes.
+        prefix: the path of `root` in the model.
     """
     modules = dict(root.named_modules())
     known = set(slots.buffers)
@@ -153,11 +189,12 @@ def tracked_attributes(
 
     before = held()
     for (path, name), value in given.items():
-        _set(modules[path], name, value)
+        _set(modules[path], name, rebound(value, modules, prefix))
     start = held() if given else before
     contents = _contents(modules, start, None if deep else given)
     try:
-        yield
+        with no_new_parameters(root) if deep else nullcontext():
+            yield
     finally:
         now = held()
         for path, module in modules.items():
@@ -175,6 +212,7 @@ def tracked_attributes(
                     changes[path, name] = _copy_of(value)
                     if not keep:
                         _set(modules[path], name, _back(before[path].get(name, MISSING), value, content))
+        note_references(changes.values(), modules, prefix)
 
 
 def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
@@ -267,7 +305,9 @@ def _remove(module: nn.Module, name: str) -> None:
 
 def put(root: nn.Module, given: Mapping[AttributeKey, Any]) -> None:
     """Set attributes permanently, tensors as detached copies."""
-    for (path, name), value in given.items():
+    modules = dict(root.named_modules())
+    for (path, name), kept in given.items():
+        value = rebound(kept, modules, "")
         if name in _HOOKS:
             _set(root.get_submodule(path), name, value)
             continue

@@ -37,11 +37,3 @@ def own_function(node: Any) -> str:
     kind: Any = type(node)._forward_cls  # type: ignore[attr-defined]
     pure = kind.__module__.startswith(_PURE) and kind.__module__ != _CHECKPOINT
     return "" if pure else kind.__qualname__
-
-
-def reentrant(node: Any) -> bool:
-    """True if a node is a reentrant checkpoint, which `torch.autograd.grad` does not support."""
-    if not isinstance(node, BackwardCFunction):
-        return False
-    kind: Any = type(node)._forward_cls  # type: ignore[attr-defined]
-    return bool(kind.__module__ == _CHECKPOINT)

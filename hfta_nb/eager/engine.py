@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -314,6 +314,21 @@ class Engine:
         """Discard the modules of members that run alone; their attributes are kept in `attributes`."""
         for modules in self.member_modules.values():
             modules.clear()
+
+    @contextmanager
+    def other_member_modules(self) -> Iterator[None]:
+        """Let members that run alone use other copies of their modules within the context.
+
+        The backward of an earlier call may still refer to the ones that they have.
+        """
+        own = [(modules, modules.made) for modules in self.member_modules.values()]
+        for modules, _ in own:
+            modules.made = {}
+        try:
+            yield
+        finally:
+            for modules, made in own:
+                modules.made = made
 
     def _modules_of(self, root: nn.Module) -> MemberModules:
         """The copies of a module for members that run alone. Not to be called during a call of the module."""

@@ -44,7 +44,7 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
     path = ".".join(p for p in (within, inner or "") if p)
     place = f"`{path}`" if path else "the model's own forward" if inner is not None else _outside(error)
     text = str(error).strip() or "no message"
-    return MemberError(f"{type(error).__name__}: {text}", where=f"member {member}, {place}").of(member)
+    return MemberError(f"{type(error).__name__}: {text}", where=f"member {member}, {place}").of(member, within or None)
 
 
 def _outside(error: BaseException) -> str:
@@ -86,7 +86,9 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
                     try:
                         with (
                             context.process_streams.turn(began),
-                            tracked_attributes(alone, places, attributes, changes, deep=context.watching, keep=True),
+                            tracked_attributes(
+                                alone, places, attributes, changes, deep=context.watching, keep=True, prefix=path
+                            ),
                         ):
                             run = partial(alone.forward, *given, **named)
                             result, new = places.call_and_keep(row, run)

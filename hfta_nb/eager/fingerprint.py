@@ -55,12 +55,14 @@ def fingerprint(value: Any, depth: int = 0) -> Any:
 
 
 def _of_container(value: Any, depth: int) -> Any:
-    if len(value) > _MAX_ENTRIES:
-        return Same(value, len(value))
+    plain: Any = list if isinstance(value, list) else tuple if isinstance(value, tuple) else type(value)
+    entries = plain.__len__(value)  # a subclass may forbid its own
+    if entries > _MAX_ENTRIES:
+        return Same(value, entries)
     if isinstance(value, Mapping):
         parts: Any = [(k, fingerprint(v, depth + 1)) for k, v in value.items()]
     elif isinstance(value, set | frozenset):
         parts = set(value)
     else:
-        parts = [fingerprint(v, depth + 1) for v in value]
+        parts = [fingerprint(v, depth + 1) for v in plain.__iter__(value)]
     return type(value), parts

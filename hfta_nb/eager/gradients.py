@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.autograd_nodes import nodes, own_function, reentrant
+from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -105,7 +105,7 @@ def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> l
 
 
 def _by_backward(total: Tensor, wanted: Sequence[Tensor]) -> list[Tensor | None]:
-    """Like `torch.autograd.grad`, by `Tensor.backward`, as reentrant checkpoints require; `wanted` must be leaves."""
+    """Like `torch.autograd.grad`, by `Tensor.backward`, as checkpoints may require; `wanted` must be leaves."""
     before = [t.grad for t in wanted]
     for tensor in wanted:
         tensor.grad = None
@@ -146,7 +146,8 @@ class Gradients:
         self.received: dict[str, list[Block]] = {}
         self.found: dict[str, dict[int, Tensor]] = {}
         self.changed: list[tuple[Tensor, Tensor]] = []
-        self.upstream: list[Tensor | None] = [None] * len(inputs.grad_leaves())
+        self.given = inputs.grad_leaves()  # now: the model may call `requires_grad_` on its inputs
+        self.upstream: list[Tensor | None] = [None] * len(self.given)
 
     def of(self, call: Call, blocks: Sequence[Block]) -> tuple[Tensor, Any]:
         """Losses ``[M]`` and auxiliary results, detached."""
@@ -162,7 +163,7 @@ class Gradients:
         for block in blocks:
             losses, aux = self.state.engine.run(block, call, self.inputs)
             names = [name for name, p in block.parameters.items() if p.requires_grad and self._wants(name)]
-            wanted = [block.parameters[name] for name in names] + self.inputs.grad_leaves()
+            wanted = [block.parameters[name] for name in names] + self.given
             if not wanted or not losses.requires_grad:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
@@ -170,7 +171,7 @@ class Gradients:
             with uncast():
                 self._observe_inputs(block, losses if weights is None else losses * weights)
                 alone = block.single or bool(self.state.engine.one_by_one)
-                if alone and any(map(reentrant, nodes([total]))):
+                if alone and all(t.is_leaf for t in wanted) and any(map(own_function, nodes([total]))):
                     grads = _by_backward(total, wanted)
                 else:
                     grads = list(torch.autograd.grad(total, wanted, allow_unused=True))
@@ -261,6 +262,6 @@ class Gradients:
                 missing[name] = lacking
             self.parameters[name].grad = view
         self.state.clear_padding(self.received)
-        pairs = [(x, g) for x, g in zip(self.inputs.grad_leaves(), self.upstream, strict=True) if g is not None]
+        pairs = [(x, g) for x, g in zip(self.given, self.upstream, strict=True) if g is not None]
         if pairs:
             torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])

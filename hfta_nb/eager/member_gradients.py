@@ -65,7 +65,9 @@ class MemberGradients:
         total = weighted_sum(outputs)
         # A backward through all members of a block may take longer than a new call of two.
         many = (block.stop - block.start - _FEW) * plain_s > _LONG_S
-        if many or any(map(own_function, nodes([total]))):
+        # Hooks on tensors may change the graph (remove themselves); members that run alone may have some.
+        alone = block.single or bool(self.state.engine.one_by_one)
+        if many or alone or any(map(own_function, nodes([total]))):
             return self._recomputed()
         names = [name for name, p in block.parameters.items() if p.requires_grad]
         with uncast():
@@ -84,7 +86,8 @@ class MemberGradients:
         after = self.state.snapshot()
         self.restore()
         try:
-            return self._from_separate_call()
+            with self.state.engine.other_member_modules():
+                return self._from_separate_call()
         finally:
             after()
 

@@ -6,7 +6,6 @@ call it again in the backward. Therefore the member's tensors stay in its module
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from hfta_nb.eager.fingerprint import fingerprint
 from hfta_nb.errors import FusionError
+from hfta_nb.members.copying import copied_module
 from hfta_nb.members.tensor_slots import TensorSlots
 
 
@@ -29,20 +29,23 @@ class MemberModules:
 
     Args:
         source: the module, not during a call. The copies take over its train and eval flags.
+
+    Attributes:
+        made: the copies by member.
     """
 
     def __init__(self, source: nn.Module) -> None:
         self.source = source
         self._pristine = _copy(source)
-        self._made: dict[int, MemberModule] = {}
+        self.made: dict[int, MemberModule] = {}
         self._seen = _held(source)
 
     def of(self, member: int) -> MemberModule:
         """The copy for a member."""
-        own = self._made.get(member)
+        own = self.made.get(member)
         if own is None:
             module = _copy(self._pristine)
-            own = self._made[member] = MemberModule(module, TensorSlots(module))
+            own = self.made[member] = MemberModule(module, TensorSlots(module))
         for here, there in zip(self.source.modules(), own.module.modules(), strict=False):
             if here.training is not there.training:
                 there.training = here.training
@@ -55,11 +58,11 @@ class MemberModules:
         """
         if _held(self.source) != self._seen:
             self._pristine, self._seen = _copy(self.source), _held(self.source)
-            self._made.clear()
+            self.made.clear()
 
     def clear(self) -> None:
         """Discard the members' copies."""
-        self._made.clear()
+        self.made.clear()
 
 
 _OWN = frozenset(nn.Module().__dict__) | {"forward"}
@@ -78,7 +81,7 @@ def _copy(module: nn.Module) -> nn.Module:
     """A copy that shares parameters and buffers."""
     memo: dict[int, Any] = {id(p): p for p in module.parameters()}
     memo |= {id(b): b for b in module.buffers()}
-    return copy.deepcopy(module, memo)
+    return copied_module(module, memo)
 
 
 def restore_storage(tensors: Mapping[str, Tensor], storages: Mapping[str, Tensor]) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.members.held import walk
+
 _MAX_DEPTH = 8
 _PLAIN = (
     *(int, float, complex, str, bytes, bool, type(None), type, range, slice, torch.Size, torch.dtype, torch.device),
@@ -65,6 +67,7 @@ def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
         memo[id(value)] = new = {}
         new.update({k: copy_value(v, memo, depth + 1) for k, v in value.items()})
     else:
+        memo.update({id(v): v for v in walk([value]) if isinstance(v, nn.Module) and id(v) not in memo})
         try:
             new = copy.deepcopy(value, memo)
         except Exception as error:
@@ -90,7 +93,7 @@ def same_value(a: Any, b: Any, depth: int = 0) -> bool:
     if isinstance(a, list | tuple | deque):
         return len(a) == len(b) and all(same_value(x, y, depth + 1) for x, y in zip(a, b, strict=True))
     held = [getattr(v, "__dict__", None) for v in (a, b)]
-    if held[0] and "__eq__" not in _methods(type(a)):
+    if (held[0] or _is_plain(type(a))) and "__eq__" not in _methods(type(a)):
         return same_value(held[0], held[1], depth + 1)
     try:
         return bool(a == b)
@@ -118,6 +121,15 @@ def restore_value(value: Any, before: Any) -> Any:
         value.update(before) if isinstance(value, dict | set) else value.extend(before)
         return value
     return before
+
+
+class _Empty:
+    """An object whose values are all in its `__dict__`."""
+
+
+def _is_plain(kind: type) -> bool:
+    """True if objects of a class hold nothing beside their `__dict__`."""
+    return kind.__basicsize__ == _Empty.__basicsize__ and kind.__dictoffset__ == _Empty.__dictoffset__
 
 
 def _methods(kind: type) -> set[str]:

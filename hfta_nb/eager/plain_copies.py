@@ -7,7 +7,7 @@ import copyreg
 from collections import OrderedDict
 from collections.abc import Mapping
 from functools import lru_cache
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from hfta_nb.eager import attributes
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.copying import prepare
 
 _ATOMS = frozenset(
     {
         *(int, float, complex, str, bytes, bool, type(None), type, range, slice),
-        *(FunctionType, BuiltinFunctionType, ModuleType),
+        *(BuiltinFunctionType, ModuleType),
         *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
     }
 )
@@ -59,6 +60,7 @@ def copied_module(root: nn.Module, replaced: Mapping[int, Any]) -> nn.Module:
         replaced: replacements of some objects in the copy, by their ids.
     """
     memo = dict(replaced)
+    finish = prepare(root, memo)
     ordinary = [module for module in root.modules() if _ordinary(type(module))]  # type: ignore[arg-type]
     for module in ordinary:
         memo[id(module)] = type(module).__new__(type(module))
@@ -73,6 +75,7 @@ def copied_module(root: nn.Module, replaced: Mapping[int, Any]) -> nn.Module:
             else:
                 own[name] = _copied(value, memo)
     found: nn.Module = _copied(root, memo)
+    finish()
     return found
 
 

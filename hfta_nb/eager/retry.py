@@ -16,11 +16,12 @@ from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verification import Verification
-from hfta_nb.errors import ArrayWarning, FusionError, HftaError, out_of_memory
+from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite
 
@@ -120,12 +121,12 @@ def _retry_until_done(
             if isinstance(error, Mismatch) and verification is not None:
                 found = error
                 _undo_gradients(state, computation, result, before, error)
-            if not isinstance(error, Exception) or isinstance(error, HftaError) or out_of_memory(error):
+            if not isinstance(error, Exception) or _is_final(state, helpers, error, inputs, computation):
                 _reset_settings(state, before)
                 raise
             if state.settings.block_size == 1 and not (isinstance(error, SharedWrite) and not state.settings.private):
-                _reset_settings(state, before)
-                raise member_error(error, state.engine.current, module) from error
+                failed = member_error(error, state.engine.current, module)
+                raise _refusal(state, before, helpers, failed, inputs, computation) from error
             _change_settings(state, error, error is found)
         else:
             state.proven.add(key)
@@ -137,6 +138,45 @@ def _retry_until_done(
         finally:
             state.engine.recording = state.engine.watching = False
             state.engine.paths = None
+
+
+def _is_final(
+    state: ArrayState, helpers: RetryHelpers, error: Exception, inputs: Inputs, computation: Computation
+) -> bool:
+    """True if no other settings may help.
+
+    A submodule whose caller gives it functions or objects, or sets its attributes, may fail member by member, though
+    the plain module runs. Then what calls it runs member by member.
+    """
+    if isinstance(error, MemberError) and state.settings.block_size > 1 and error.path is not None:
+        return not _runs_alone(state, helpers, error, inputs, computation)
+    return isinstance(error, HftaError) or out_of_memory(error)
+
+
+def _runs_alone(
+    state: ArrayState, helpers: RetryHelpers, error: MemberError, inputs: Inputs, computation: Computation
+) -> bool:
+    member = error.member or 0
+    return runs_alone(state, helpers.member(member), member, inputs, computation)
+
+
+def _refusal(
+    state: ArrayState,
+    before: ExecutionSettings,
+    helpers: RetryHelpers,
+    error: MemberError,
+    inputs: Inputs,
+    computation: Computation,
+) -> HftaError:
+    """Restore the settings. Returns the error of a member; another one if its plain module runs."""
+    _reset_settings(state, before)
+    if not _runs_alone(state, helpers, error, inputs, computation):
+        return error
+    return FusionError(
+        f"{error.what}; the plain module runs",
+        where=error.where,
+        remedy="no array runs it; where array(x) does not, array.backward may: there, parameters are no views",
+    )
 
 
 def _undo(computation: Computation, result: Any, restore: Callable[[], None]) -> None:
@@ -284,8 +324,8 @@ def _run_guarding_inputs(state: ArrayState, inputs: Inputs, run: Callable[[Input
     except Exception as error:
         failure = error
     pairs = zip(watched.leaves, inputs.leaves, strict=True)
-    if any(own is not given and own._version for own, given in pairs):
-        raise SharedWrite("the model writes into its input") from failure
+    if any(own is not given and (own._version or own.requires_grad) for own, given in pairs):
+        raise SharedWrite("the model writes into its input, or lets it require a gradient") from failure
     if failure is not None:
         raise failure
     return result

@@ -6,12 +6,16 @@ call. Plain lists, dicts, tuples and attributes that hold parameters (as in an L
 
 from __future__ import annotations
 
+import functools
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+
+from hfta_nb.members.held import cells, inside, walk
 
 
 class TensorSlots:
@@ -118,16 +122,48 @@ def _put(holder: dict[str, Any], key: str, names: tuple[str | None, ...], tensor
 
 
 def _containers(module: nn.Module) -> Iterator[Any]:
-    """Plain lists and dicts that hold tensors, among the attributes at any depth."""
+    """What holds tensors among the attributes at any depth: lists, dicts, closures, keywords of partials, objects."""
     skip = ("_parameters", "_buffers", "_modules")
-    waiting = [v for k, v in module.__dict__.items() if k not in skip and isinstance(v, list | dict)]
-    seen: set[int] = set()
-    while waiting:
-        value = waiting.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        inner = list(value.values() if isinstance(value, dict) else value)
-        if any(isinstance(v, Tensor) for v in inner):
-            yield value
-        waiting += [v for v in inner if isinstance(v, list | dict)]
+    for value in walk(v for k, v in module.__dict__.items() if k not in skip):
+        holders: list[Any] = []
+        if isinstance(value, list | dict):
+            holders = [value]
+        elif isinstance(value, types.FunctionType):
+            holders = [_Closure(value), _Defaults(value), value.__kwdefaults__ or {}]
+        elif isinstance(value, functools.partial):
+            holders = [value.keywords]
+        elif inside(value):
+            holders = [getattr(value, "__dict__", {})]
+        for own in holders:
+            if any(isinstance(v, Tensor) for v in (own.values() if isinstance(own, dict) else own)):
+                yield own
+
+
+class _Closure(list[Any]):
+    """The closure of a function as a list: writing into it writes into the closure."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self.cells = cells(function)
+        super().__init__(cell.cell_contents for cell in self.cells)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.cells[key].cell_contents
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.cells[key].cell_contents = value
+
+
+class _Defaults(list[Any]):
+    """The defaults of a function's arguments as a list that can be written."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        self.function = function
+        super().__init__(function.__defaults__ or ())
+
+    def __getitem__(self, key: Any) -> Any:
+        return (self.function.__defaults__ or ())[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        own = list(self.function.__defaults__ or ())
+        own[key] = value
+        self.function.__defaults__ = tuple(own)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.members.copying import copied_module
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.compare import difference
 from hfta_nb.padded.merge import Merger
@@ -37,7 +37,8 @@ class Blueprint:
     """
 
     def __init__(self, templates: Sequence[nn.Module], of: Sequence[int], spent: bool = False) -> None:
-        self.templates, self.of = list(templates) if spent else [copy.deepcopy(t) for t in templates], list(of)
+        self.templates = list(templates) if spent else [copied_module(t, where="fuse") for t in templates]
+        self.of = list(of)
         self.spare: list[nn.Module] = []
         self.roomy = False
         merger = Merger(self.templates, [self.of.index(a) if a in self.of else 0 for a in range(len(templates))])

@@ -7,11 +7,11 @@ recorded of such an array holds for members of any sizes that find room.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from torch import nn
 
+from hfta_nb.members.copying import copied_module
 from hfta_nb.padded.compare import INTERNAL, Comparison, difference
 from hfta_nb.padded.runtime import PaddedArchitectures
 from hfta_nb.padded.unlike import Unlike
@@ -80,7 +80,7 @@ def admit(architectures: PaddedArchitectures, member: int, module: nn.Module, sp
     """
     blueprint = architectures.blueprint
     a = blueprint.of[member]
-    old, new = blueprint.templates[a], module if spent else copy.deepcopy(module)
+    old, new = blueprint.templates[a], module if spent else copied_module(module)
     skeleton = {id(m): path for path, m in blueprint.skeleton.named_modules()}
     paths = {target: own for own, target in blueprint.modules[a].items()}
     for path, unlike in blueprint.skeleton.named_modules():

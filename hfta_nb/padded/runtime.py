@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from hfta_nb.eager.executable_module import BlockTensors, ExecutableModule
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.members.copying import copied_module
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.blueprint import Blueprint
@@ -131,7 +131,7 @@ class PaddedArchitectures:
         }
         own |= {k: v.detach().clone() for k, v in self.blueprint.own_tensors(index, buffers).items()}
         with self._slots_of(a).filled(own):
-            return copy.deepcopy(self.blueprint.templates[a])
+            return copied_module(self.blueprint.templates[a])
 
     def state(self, index: int, array: nn.Module) -> dict[str, Tensor]:
         """Views of a member's tensors, by the keys of its own `state_dict`."""
