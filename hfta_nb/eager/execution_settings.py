@@ -65,7 +65,7 @@ class ExecutionSettings:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if isinstance(error, SharedWrite) and not self.private:
             self.private = True
-            self._note(f"members get copies of what they share: {reason}")
+            self.remark(f"members get copies of what they share: {reason}")
             return
         # A proof by execution names the submodule where the difference begins.
         path = error.path if hasattr(error, "path") else path_of(error, root)
@@ -77,15 +77,21 @@ class ExecutionSettings:
             return
         if self.several_architectures and not self.separate_reason:
             self.separate_reason = reason
-            self._note(f"members of each architecture by themselves: {reason}")
+            self.remark(f"members of each architecture by themselves: {reason}")
             return
         self.block_size = 1
-        self._note(f"one member at a time, as vmap can't run it: {reason}")
+        self.remark(f"one member at a time, as vmap can't run it: {reason}")
 
-    def _note(self, text: str) -> None:
-        """Add a remark, once: while schedules are tried, a function that vmap can't run fails in several calls."""
-        if text not in self.notes:
-            self.notes.append(text)
+    def remark(self, text: str) -> bool:
+        """Add a remark, once: while schedules are tried, a function that vmap can't run fails in several calls.
+
+        Returns:
+            True if it is new.
+        """
+        if text in self.notes:
+            return False
+        self.notes.append(text)
+        return True
 
 
 def _is_called(root: nn.Module, path: str) -> bool:

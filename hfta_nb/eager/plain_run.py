@@ -40,11 +40,12 @@ class PlainRun:
 
     Attributes:
         seconds: the processor time of the plain module.
+        answered: the plain module has returned; an error after that is one of its backward.
     """
 
     def __init__(self, state: ArrayState, member: int, inputs: Inputs, computation: Computation) -> None:
         self.state, self.member, self.computation = state, member, computation
-        self.seconds = 0.0
+        self.seconds, self.answered = 0.0, False
         self._leaves, self._own = copied_leaves(inputs.member(member)), inputs.per_member
         self._plain = plain_member(state, member)
         self._streams = dict(state.generators.states[member])
@@ -116,6 +117,7 @@ class PlainRun:
     def _computed(self, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
         computation = self.computation
         result = computation.call(plain, leaves)
+        self.answered = True
         found = result_outcome(result, None)
         outputs = differentiable(result)
         if computation.backward:
