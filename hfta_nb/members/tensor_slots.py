@@ -80,7 +80,7 @@ class TensorSlots:
         """
         with self.filled(tensors):
             result = function()
-            replaced = self._replaced(tensors)
+            replaced = self.replaced(tensors)
         return result, replaced
 
     def call_and_keep(
@@ -92,9 +92,10 @@ class TensorSlots:
         for holder, key, names in self._tuples:
             _put(holder, key, names, tensors)
         result = function()
-        return result, self._replaced(tensors)
+        return result, self.replaced(tensors)
 
-    def _replaced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def replaced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """By name, what the slots hold in place of these tensors."""
         return {
             name: holder[key]
             for holder, key, name in self._places

@@ -55,9 +55,9 @@ def train(module: Any, x: Tensor, split: bool = False) -> None:
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("branches", [False, True])
 @pytest.mark.parametrize("block", [3, 2, 1])
-def test_as_alone(block: int, branches: bool, split: bool) -> None:
+def test_as_alone(block: int, branches: bool, split: bool, verified: None) -> None:
     x = torch.randn(6, 5, dtype=torch.float64)
-    array = hfta.fuse(make(lambda: Marked(branches), 3, torch.float64, CPU), verify="first")
+    array = hfta.fuse(make(lambda: Marked(branches), 3, torch.float64, CPU))
     array.block_size = block
     modules = make(lambda: Marked(branches), 3, torch.float64, CPU)
     for step in range(7):
