@@ -13,6 +13,7 @@ from hfta_nb.eager.padding import Padding
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.arena import arenas_of
+from hfta_nb.members.marks import marked
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.padded.blueprint import Blueprint
 from hfta_nb.padded.runtime import PaddedArchitectures
@@ -30,8 +31,10 @@ def take(
 ) -> None:
     """Set the skeleton and the tensors of an array."""
     slots = TensorSlots(skeleton)
-    trainable = {name: p.requires_grad for name, p in skeleton.named_parameters()}
-    own = {k: nn.Parameter(v.detach(), requires_grad=trainable[k]) for k, v in parameters.items()}
+    like = dict(skeleton.named_parameters())
+    own = {
+        k: marked(nn.Parameter(v.detach(), requires_grad=like[k].requires_grad), like[k]) for k, v in parameters.items()
+    }
     slots.replace({**own, **buffers})
     state.skeleton, state.slots = skeleton, slots
     state.tensors = share(skeleton, nn.Module())

@@ -215,6 +215,45 @@ def tracked_attributes(
         note_references(changes.values(), modules, prefix)
 
 
+def values_of(root: nn.Module, slots: TensorSlots, places: Collection[AttributeKey]) -> dict[AttributeKey, Any]:
+    """Copies of the values that a module has of some attributes; None where it has none."""
+    modules, known = dict(root.named_modules()), set(slots.buffers)
+    held = {path: _state(modules[path], path, known) for path in {p for p, _ in places} if path in modules}
+    return {(path, name): _copy_of(held[path].get(name)) for path, name in places if path in held}
+
+
+class AttributesBefore:
+    """The attributes of a module at some time, with their content.
+
+    Args:
+        root: the module.
+        slots: the slots of its tensors, which do not count as attributes.
+    """
+
+    def __init__(self, root: nn.Module, slots: TensorSlots) -> None:
+        self._modules, self._known = dict(root.named_modules()), set(slots.buffers)
+        self._held = self._now()
+        self._contents = _contents(self._modules, self._held, None)
+
+    def _now(self) -> dict[str, dict[str, Any]]:
+        return {path: _state(m, path, self._known) for path, m in self._modules.items()}
+
+    def changes(self) -> dict[AttributeKey, Any]:
+        """The attributes that have changed since then, in place or not."""
+        now, found = self._now(), dict[AttributeKey, Any]()
+        for path, module in self._modules.items():
+            for name, value in now[path].items():
+                was = self._held[path].get(name, MISSING)
+                if value is not was and not _same(name, value, was) and not _is_cache(module, name):
+                    found[path, name] = value
+        for (path, name), content in self._contents.items():
+            value = now[path].get(name, MISSING)
+            if value is self._held[path].get(name) and not same_value(value, content):
+                found[path, name] = _copy_of(value)
+        note_references(found.values(), self._modules, "")
+        return found
+
+
 def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:
     """Restore a module's attributes to the same objects as before."""
     for name in now:

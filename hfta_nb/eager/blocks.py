@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.eager.after_backward import Rows
 from hfta_nb.eager.engine import Block
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.members.views import narrowed
@@ -57,7 +58,8 @@ def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
 def graph_blocks(state: ArrayState) -> list[Block]:
     """Blocks whose parameters belong to the autograd graph, through which `forward` differentiates."""
     size, single = state.settings.block_size, state.settings.block_size == 1
-    parts = {k: p.unbind(0) if single else torch.split(p, size) for k, p in state.tensors.named_parameters()}
+    rows: Any = Rows.apply if state.settings.as_plain else torch.unbind
+    parts = {k: rows(p) if single else torch.split(p, size) for k, p in state.tensors.named_parameters()}
     buffers = {k: b.unbind(0) if single else torch.split(b, size) for k, b in state.tensors.named_buffers()}
     return [
         Block(

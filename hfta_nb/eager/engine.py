@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.after_backward import BackwardChanges
 from hfta_nb.eager.attributes import AttributeKey, Attributes, tracked_attributes
 from hfta_nb.eager.checkpointing import recomputed_alone
 from hfta_nb.eager.executable_module import Architectures, BlockTensors, ExecutableModule
 from hfta_nb.eager.intercept import Handler, intercepted
 from hfta_nb.eager.member_modules import MemberModules, grown_buffers, restore_storage
+from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shown_attributes import ShownAttributes
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
@@ -147,6 +149,7 @@ class Engine:
         private: members get their own copies of shared inputs and of empty tensors that the model creates, to write
             into.
         fast_rng: draw all members' random numbers at once.
+        as_plain: see `ExecutionSettings`.
         current: number of the member that runs alone, or of the last one.
         attributes: attributes that members have set on themselves.
         plain: a member that runs alone calls torch's kernels only.
@@ -172,6 +175,7 @@ class Engine:
     private: bool = False
     fast_rng: bool = False
     plain: bool = False
+    as_plain: bool = False
     current: int = 0
     architectures: Architectures | None = None
 
@@ -245,6 +249,11 @@ class Engine:
         self.attributes.keep(member, changes)
         with torch.no_grad():
             executable.finish(replaced | grown_buffers(state, executable.buffers))
+        if self.as_plain and torch.is_grad_enabled():
+            changes_of = BackwardChanges(
+                root, slots, state, storages, executable.finish, lambda own: self.attributes.keep(member, own)
+            )
+            changes_of.follow(result)
         return tensor_map(lambda t: t.unsqueeze(0), result)
 
     def _run_block(self, executable: ExecutableModule, block: Block, call: Call, inputs: Inputs) -> Any:
@@ -373,31 +382,3 @@ def _own(value: Any, state: Mapping[str, Tensor]) -> bool:
     """True if an attribute lists only the module's own tensors, as in a recurrent layer."""
     known = {id(t) for t in state.values()}
     return isinstance(value, list) and all(id(v() if isinstance(v, weakref.ref) else v) in known for v in value)
-
-
-def concatenate(results: list[Any]) -> Any:
-    """The results of successive blocks as one, with tensors joined along the member axis.
-
-    Raises:
-        FusionError: the shapes of members' tensors differ, so that they cannot be joined.
-    """
-    if len(results) == 1:
-        return results[0]
-    parts = [flatten(r) for r in results]
-    first, rebuild = parts[0]
-    joined = []
-    for values in zip(*(leaves for leaves, _ in parts), strict=True):
-        if isinstance(values[0], Tensor):
-            shapes = [list(v.shape[1:]) for v in values]
-            if any(s != shapes[0] for s in shapes):
-                raise FusionError(
-                    "the members' outputs have different shapes",
-                    where="array(...)",
-                    got=shapes,
-                    remedy="use array.backward or array.evaluate, which see one member's output at a time",
-                )
-            joined.append(torch.cat(values))
-        else:
-            joined.append(values[0])
-    del first
-    return unflatten(rebuild, joined)

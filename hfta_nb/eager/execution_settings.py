@@ -14,7 +14,8 @@ class ExecutionSettings:
     """How an array runs. If no change lets a call succeed, the previous settings are restored.
 
     Attributes:
-        block_size: how many members run at once.
+        block_size: how many members run at once; one if they run `as_plain`.
+        as_plain: members run one by one on tensors that are no views, and what their backward changes is taken over.
         threads: see `FusedArray.threads`.
         checkpointed: activations are recomputed in the backward (see `checkpointing`).
         private, fast_rng: see `Engine`.
@@ -35,6 +36,7 @@ class ExecutionSettings:
     verify = "first"
 
     def __init__(self, block_size: int) -> None:
+        self.as_plain = False
         self.block_size, self.threads = block_size, "kernels"
         self.several_architectures = False
         self.separate_reason = ""
@@ -47,6 +49,14 @@ class ExecutionSettings:
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []
         self.differences: dict[str, str] = {}
+
+    @property
+    def block_size(self) -> int:
+        return 1 if self.as_plain else self._block_size
+
+    @block_size.setter
+    def block_size(self, size: int) -> None:
+        self._block_size = size
 
     @property
     def unproven(self) -> bool:
@@ -65,7 +75,7 @@ class ExecutionSettings:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if isinstance(error, SharedWrite) and not self.private:
             self.private = True
-            self._note(f"members get copies of what they share: {reason}")
+            self.remark(f"members get copies of what they share: {reason}")
             return
         # A proof by execution names the submodule where the difference begins.
         path = error.path if hasattr(error, "path") else path_of(error, root)
@@ -77,15 +87,28 @@ class ExecutionSettings:
             return
         if self.several_architectures and not self.separate_reason:
             self.separate_reason = reason
-            self._note(f"members of each architecture by themselves: {reason}")
+            self.remark(f"members of each architecture by themselves: {reason}")
             return
         self.block_size = 1
-        self._note(f"one member at a time, as vmap can't run it: {reason}")
+        self.remark(f"one member at a time, as vmap can't run it: {reason}")
 
-    def _note(self, text: str) -> None:
-        """Add a remark, once: while schedules are tried, a function that vmap can't run fails in several calls."""
-        if text not in self.notes:
-            self.notes.append(text)
+    def run_as_plain(self, error: Exception) -> None:
+        """Let members run one by one, as their plain modules do, after an error where they already run one by one."""
+        self.as_plain = True
+        self.remark(
+            f"one member at a time, on tensors of its own: {(str(error).strip() or 'no message').splitlines()[0]}"
+        )
+
+    def remark(self, text: str) -> bool:
+        """Add a remark, once: while schedules are tried, a function that vmap can't run fails in several calls.
+
+        Returns:
+            True if it is new.
+        """
+        if text in self.notes:
+            return False
+        self.notes.append(text)
+        return True
 
 
 def _is_called(root: nn.Module, path: str) -> bool:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.autograd_nodes import nodes, own_function
-from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
+from hfta_nb.eager.engine import Block, Call, Inputs
+from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import tensor_map
@@ -171,7 +172,8 @@ class Gradients:
             with uncast():
                 self._observe_inputs(block, losses if weights is None else losses * weights)
                 alone = block.single or bool(self.state.engine.one_by_one)
-                if alone and all(t.is_leaf for t in wanted) and any(map(own_function, nodes([total]))):
+                own = self.state.engine.as_plain or any(map(own_function, nodes([total])))
+                if alone and own and all(t.is_leaf for t in wanted):
                     grads = _by_backward(total, wanted)
                 else:
                     grads = list(torch.autograd.grad(total, wanted, allow_unused=True))

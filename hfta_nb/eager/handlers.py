@@ -11,6 +11,7 @@ def install(state: ArrayState) -> None:
     """Configure the engine according to the settings."""
     engine, settings = state.engine, state.settings
     engine.private, engine.fast_rng, engine.plain = settings.private, settings.fast_rng, settings.strategy == "fixed"
+    engine.as_plain = settings.as_plain
     if engine.architectures is not None:
         settings.several_architectures = True
         engine.architectures.set_fallbacks(settings.paths, settings.separate_reason)

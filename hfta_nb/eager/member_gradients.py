@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hfta_nb.eager.after_backward import Rows
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.outcome import (
+    BUFFER,
+    PARAMETER,
     Computation,
     MemberOutcome,
+    attribute_outcome,
     copied_leaves,
     differentiable,
     gradient_outcome,
+    later_outcome,
     weighted_sum,
 )
 from hfta_nb.eager.state import ArrayState
@@ -97,11 +102,14 @@ class MemberGradients:
         single = state.settings.block_size == 1
         start = m if single else max(0, m - 1)
 
-        def part(tensor: Tensor) -> Tensor:
-            rows = tensor.detach()[m] if single else tensor.detach()[start : m + 1]
-            return rows.clone().requires_grad_(tensor.requires_grad)
+        def part(tensor: Tensor, apart: bool = False) -> Tensor:
+            own = tensor.detach()[start : m + 1].clone().requires_grad_(tensor.requires_grad)
+            return own if apart or not single else own.detach()[0].requires_grad_(tensor.requires_grad)
 
-        parameters = {name: part(p) for name, p in state.tensors.named_parameters()}
+        as_plain = state.engine.as_plain  # then, parameters are no leaves
+        leaves = {name: part(p, as_plain) for name, p in state.tensors.named_parameters()}
+        rows_of: Any = Rows.apply
+        parameters = {name: rows_of(p)[0] for name, p in leaves.items()} if as_plain else leaves
         buffers = {name: part(b) for name, b in state.tensors.named_buffers()}
         inputs = Inputs(tuple(copied_leaves(self.inputs.leaves)), self.inputs.per_member, self.inputs.rebuild, True)
         result = state.engine.run(Block(start, m + 1, single, parameters, buffers), self.computation.call, inputs)
@@ -112,5 +120,17 @@ class MemberGradients:
         with uncast():
             torch.autograd.backward(total)
         names = [name for name, p in parameters.items() if p.requires_grad]
-        grads = [parameters[name].grad for name in names] + [v.grad for v in inputs.grad_leaves()]
-        return self._named(names, grads, inputs, None if single else row)
+        grads = [leaves[name].grad for name in names] + [v.grad for v in inputs.grad_leaves()]
+        if not as_plain:
+            return self._named(names, grads, inputs, None if single else row)
+        own = [g if g is None else g[0] for g in grads[: len(names)]]
+        found = gradient_outcome(names, own, inputs.of_member(grads[len(names) :], m))
+        return found | self._later(parameters, buffers)
+
+    def _later(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> MemberOutcome:
+        """What a member that runs alone holds after the backward."""
+        engine, m = self.state.engine, self.member
+        now = {f"{PARAMETER}{name}": p.detach() for name, p in parameters.items()}
+        now |= {f"{BUFFER}{name}": b for name, b in buffers.items()}
+        now |= {f"{BUFFER}{name}": rows[m] for name, rows in engine.resized_buffers.items() if m in rows}
+        return later_outcome(now | attribute_outcome(engine.attributes.of(m)))

@@ -22,6 +22,9 @@ INPUT_GRADIENT = "gradient of input "
 BUFFER, PARAMETER = "buffer ", "parameter "
 """Prefixes of the keys of buffers and of parameters."""
 
+LATER = "change, in the backward, of "
+"""Prefix of the keys of what has another value after the backward of a call's outputs."""
+
 
 @dataclass(frozen=True)
 class Computation:
@@ -86,6 +89,11 @@ def copied_leaves(leaves: Sequence[Any]) -> list[Any]:
 def attribute_outcome(attributes: dict[AttributeKey, Any]) -> MemberOutcome:
     """Attributes that a member has set on its module."""
     return {f"attribute {'.'.join(filter(None, key))}": value for key, value in attributes.items()}
+
+
+def later_outcome(now: MemberOutcome) -> MemberOutcome:
+    """State under the keys of what a backward changes."""
+    return {f"{LATER}{key}": value for key, value in now.items()}
 
 
 def stream_outcome(streams: Mapping[str, Tensor]) -> MemberOutcome:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
+from hfta_nb.eager.attributes import AttributeKey, AttributesBefore, tracked_attributes, values_of
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import (
     BUFFER,
@@ -19,6 +19,7 @@ from hfta_nb.eager.outcome import (
     copied_leaves,
     differentiable,
     gradient_outcome,
+    later_outcome,
     result_outcome,
     stream_outcome,
     weighted_sum,
@@ -40,11 +41,12 @@ class PlainRun:
 
     Attributes:
         seconds: the processor time of the plain module.
+        answered: the plain module has returned; an error after that is one of its backward.
     """
 
     def __init__(self, state: ArrayState, member: int, inputs: Inputs, computation: Computation) -> None:
         self.state, self.member, self.computation = state, member, computation
-        self.seconds = 0.0
+        self.seconds, self.answered = 0.0, False
         self._leaves, self._own = copied_leaves(inputs.member(member)), inputs.per_member
         self._plain = plain_member(state, member)
         self._streams = dict(state.generators.states[member])
@@ -87,24 +89,27 @@ class PlainRun:
             plain: the module.
             leaves: of the inputs; None for those of the call.
         """
-        generators, changes = self.state.generators, dict[AttributeKey, Any]()
+        generators = self.state.generators
         leaves = copied_leaves(self._leaves) if leaves is None else leaves
         now, process_now = list(generators.states), process_streams.stream_states()
         generators.keep(self.member, self._streams)
         if not process_streams.same_states(process_now, self._process_streams):
             process_streams.set_stream_states(self._process_streams)
-        slots = self.state.slots
         try:
-            with generators.member(self.member), tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):
+            with generators.member(self.member):
                 found = self._computed(plain, leaves)
             streams = generators.states[self.member]
         finally:
             generators.states = now
             process_streams.set_stream_states(process_now)
-        found |= {f"{BUFFER}{k}": v.detach() for k, v in plain.named_buffers() if k in slots.buffers}
+        return found | stream_outcome(streams)
+
+    def _state_of(self, plain: nn.Module) -> MemberOutcome:
+        """The buffers of `plain`, and its parameters if they differ from the member's in the array."""
+        found = {f"{BUFFER}{k}": v.detach() for k, v in plain.named_buffers() if k in self.state.slots.buffers}
         if not self._parameters_equal(plain):
             found |= {f"{PARAMETER}{k}": v.detach() for k, v in plain.named_parameters()}
-        return found | stream_outcome(streams) | attribute_outcome(changes)
+        return found
 
     def _parameters_equal(self, plain: nn.Module) -> bool:
         """True if the parameters of `plain` are those of the member in the array, to the bit."""
@@ -114,24 +119,37 @@ class PlainRun:
         return own.keys() == kept.keys() and all(torch.equal(p, kept[name]) for name, p in own.items())
 
     def _computed(self, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
-        computation = self.computation
-        result = computation.call(plain, leaves)
-        found = result_outcome(result, None)
-        outputs = differentiable(result)
-        if computation.backward:
-            loss = result[0]
-            scale = computation.scale
-            total = loss if scale is None else loss * scale[self.member].to(loss)
-        elif torch.is_grad_enabled() and outputs:
-            total = weighted_sum(outputs)
-        else:
-            return found
+        computation, slots, changes = self.computation, self.state.slots, dict[AttributeKey, Any]()
+        later: MemberOutcome = {}
+        grads: MemberOutcome = {}
+        with tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):
+            result = computation.call(plain, leaves)
+            self.answered = True
+            found, outputs = result_outcome(result, None), differentiable(result)
+            if computation.backward:
+                scale = computation.scale
+                loss = result[0]
+                grads = self._differentiated(
+                    loss if scale is None else loss * scale[self.member].to(loss), plain, leaves
+                )
+        # Those too that the member has set in the array: the plain module may have put them back.
+        places = {**self.state.engine.attributes.of(self.member), **changes}
+        state = self._state_of(plain) | attribute_outcome(values_of(plain, slots, places))
+        if not computation.backward and torch.is_grad_enabled() and outputs:
+            state = {k: v.clone() if k.startswith((BUFFER, PARAMETER)) else v for k, v in state.items()}
+            before = AttributesBefore(plain, slots)
+            grads = self._differentiated(weighted_sum(outputs), plain, leaves)
+            now = {k: v for k, v in self._state_of(plain).items() if k not in state or not torch.equal(v, state[k])}
+            later = later_outcome(now | attribute_outcome(before.changes()))
+        return found | grads | state | later
+
+    def _differentiated(self, total: Tensor, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
+        """The gradients of a number."""
         with uncast():
             torch.autograd.backward(total)
+        only = self.computation.only
         wanted = {
-            name: p.grad
-            for name, p in plain.named_parameters()
-            if p.requires_grad and (computation.only is None or name in computation.only)
+            name: p.grad for name, p in plain.named_parameters() if p.requires_grad and (only is None or name in only)
         }
         given = {id(v): v for v in leaves if isinstance(v, Tensor) and v.requires_grad}
-        return found | gradient_outcome([*wanted], [*wanted.values()], [v.grad for v in given.values()])
+        return gradient_outcome([*wanted], [*wanted.values()], [v.grad for v in given.values()])

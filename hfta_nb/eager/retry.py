@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.divergence import Mismatch
-from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
+from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.outcome import Computation
+from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verification import Verification
@@ -124,10 +125,10 @@ def _retry_until_done(
             if not isinstance(error, Exception) or _is_final(state, helpers, error, inputs, computation):
                 _reset_settings(state, before)
                 raise
-            if state.settings.block_size == 1 and not (isinstance(error, SharedWrite) and not state.settings.private):
-                failed = member_error(error, state.engine.current, module)
-                raise _refusal(state, before, helpers, failed, inputs, computation) from error
-            _change_settings(state, error, error is found)
+            if state.settings.block_size > 1 or (isinstance(error, SharedWrite) and not state.settings.private):
+                _change_settings(state, error, error is found)
+            else:
+                _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
@@ -158,6 +159,30 @@ def _runs_alone(
 ) -> bool:
     member = error.member or 0
     return runs_alone(state, helpers.member(member), member, inputs, computation)
+
+
+def _run_as_plain(
+    state: ArrayState,
+    before: ExecutionSettings,
+    helpers: RetryHelpers,
+    error: Exception,
+    module: nn.Module,
+    inputs: Inputs,
+    computation: Computation,
+) -> None:
+    """Let members run as their plain modules do, where they already run one by one.
+
+    Raises:
+        HftaError: that is no way out.
+    """
+    failed = member_error(error, state.engine.current, module)
+    possible = not state.settings.as_plain and state.engine.architectures is None
+    if not possible or not (isinstance(error, Mismatch) or _runs_alone(state, helpers, failed, inputs, computation)):
+        raise _refusal(state, before, helpers, failed, inputs, computation) from error
+    state.settings.run_as_plain(error)
+    if isinstance(error, Mismatch):
+        state.settings.differences[""] = str(error)
+    install(state)
 
 
 def _refusal(
@@ -233,7 +258,7 @@ def _undo_gradients(
     """
     if computation.backward and result is not None:
         result[0].undo()
-    if state.settings.block_size == 1:
+    if state.settings.as_plain or (state.settings.block_size == 1 and state.engine.architectures is not None):
         _reset_settings(state, before)
         remedy = "hfta.fuse(..., verify='never') or hfta.Study(..., verify='never') does without this comparison"
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error

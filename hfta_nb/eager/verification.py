@@ -8,6 +8,7 @@ on, and the call is repeated.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,8 +33,10 @@ from hfta_nb.eager.outcome import (
 )
 from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.plain_run import PlainRun
+from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.tolerance import largest_value
+from hfta_nb.errors import ArrayWarning, out_of_memory
 from hfta_nb.members.arena import Arena
 
 VERIFY_MODES = ("first", "always", "never")
@@ -93,7 +96,8 @@ class Verification:
         changed = self._changed()
         try:
             alone = self.plain_run.outcome()
-        except Exception:  # the plain module fails too: nothing to compare with
+        except Exception as error:
+            self._plain_fails(error)
             return False
         if ran:
             of_member = MemberGradients(self.state, self.restore, self.inputs, self.computation, self.member)
@@ -107,6 +111,20 @@ class Verification:
             self.restore()
             raise mismatch(self.member, off[0], together, alone, path)
         return changed
+
+    def _plain_fails(self, error: Exception) -> None:
+        """Tell, once, that the plain module raises where the array does not, so that nothing can be compared.
+
+        An output that can't be differentiated is no reason: the caller of the array may not want to.
+        """
+        if out_of_memory(error):
+            raise error
+        if self.plain_run.answered and not self.computation.backward:
+            return
+        text = f"the plain module of member {self.member} raises where the array does not, so the two can't be compared"
+        note = f"{text}: {type(error).__name__}: {error}".splitlines()[0]
+        if self.state.settings.remark(note):
+            warnings.warn(f"{note}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
 
     def _changed(self) -> bool:
         """True if the call has changed state that the member holds."""

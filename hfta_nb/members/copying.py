@@ -16,6 +16,7 @@ from torch import nn
 
 from hfta_nb.errors import FusionError
 from hfta_nb.members.held import cells, walk
+from hfta_nb.members.marks import mark_copies
 
 _SHARED = (staticmethod, classmethod, property, types.ModuleType, type(threading.Lock()), type(threading.RLock()))
 """Types that `copy.deepcopy` refuses, although a copy may hold the same object."""
@@ -52,11 +53,18 @@ def prepare(module: nn.Module, memo: dict[int, Any]) -> Callable[[], None]:
     `copy.deepcopy` looks into its memo before anything else, for functions too (until Python 3.14).
 
     Returns:
-        A function that gives these copies their closures, to be called when the module has been copied.
+        A function that gives these copies their closures, and parameters the attributes that torch's copies lack; to be
+        called when the module has been copied.
     """
     modules = list(module.modules())
     parts = {id(v) for m in modules for v in (m, *m._parameters.values(), *m._buffers.values()) if v is not None}
-    return rebind((v for m in modules for v in vars(m).values()), parts, memo)
+    rebound = rebind((v for m in modules for v in vars(m).values()), parts, memo)
+
+    def finish() -> None:
+        rebound()
+        mark_copies((p for m in modules for p in m._parameters.values()), memo)
+
+    return finish
 
 
 def rebind(values: Iterable[Any], parts: Collection[int], memo: dict[int, Any]) -> Callable[[], None]:

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.members.held import cells, inside, walk
+from hfta_nb.members.marks import mark_all
 
 
 class TensorSlots:
@@ -34,10 +35,12 @@ class TensorSlots:
         self.buffers = [name for name, _ in module.named_buffers()]
         self._places: list[tuple[Any, Any, str]] = []
         self._tuples: list[tuple[dict[str, Any], str, tuple[str | None, ...]]] = []
+        self._own: dict[str, Tensor] = {}
         self.find()
 
     def find(self) -> None:
         """Search for the slots again, after the module has got new containers."""
+        self._own = dict(self.module.named_parameters())
         names = {id(t): name for name, t in [*self.module.named_parameters(), *self.module.named_buffers()]}
         self._places, self._tuples = [], []
         for child in self.module.modules():
@@ -53,7 +56,8 @@ class TensorSlots:
 
     @contextmanager
     def filled(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Replace the module's tensors by the given ones within the context."""
+        """Replace the module's tensors by the given ones within the context; they get the parameters' attributes."""
+        mark_all(tensors, self._own)
         own = [holder[key] for holder, key, _ in self._places]
         tuples = [holder[key] for holder, key, _ in self._tuples]
         for holder, key, name in self._places:
@@ -76,20 +80,22 @@ class TensorSlots:
         """
         with self.filled(tensors):
             result = function()
-            replaced = self._replaced(tensors)
+            replaced = self.replaced(tensors)
         return result, replaced
 
     def call_and_keep(
         self, tensors: Mapping[str, Tensor], function: Callable[[], Any]
     ) -> tuple[Any, dict[str, Tensor]]:
         """Like `call`, but the tensors stay in the module, and so do buffers that it has replaced."""
+        mark_all(tensors, self._own)
         self.replace(tensors)
         for holder, key, names in self._tuples:
             _put(holder, key, names, tensors)
         result = function()
-        return result, self._replaced(tensors)
+        return result, self.replaced(tensors)
 
-    def _replaced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def replaced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """By name, what the slots hold in place of these tensors."""
         return {
             name: holder[key]
             for holder, key, name in self._places

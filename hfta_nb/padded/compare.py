@@ -87,13 +87,27 @@ class Comparison:
         for left, right in pairs:
             for key in [*left, *(k for k in right if k not in left)]:
                 where = f"{path}.{key}" if path else key
-                reason = _tensor_difference(left.get(key), right.get(key))
+                reason = _tensor_difference(left.get(key), right.get(key)) or self.marks_difference(
+                    left.get(key), right.get(key)
+                )
                 if reason:
                     yield f"{where}: {reason}"
                 elif self.paths_a.get(id(left.get(key))) != self.paths_b.get(id(right.get(key))):
                     yield f"{where}: tied to another parameter in one of them"
         if a._non_persistent_buffers_set != b._non_persistent_buffers_set:
             yield f"{path or 'module'}: persistent buffers that differ"
+
+    def marks_difference(self, x: Tensor | None, y: Tensor | None) -> str:
+        """The first difference of the attributes that users have set on two parameters; empty if there is none."""
+        if not isinstance(x, nn.Parameter) or not isinstance(y, nn.Parameter):
+            return ""
+        left, right = x.__dict__, y.__dict__
+        for name in [*left, *(k for k in right if k not in left)]:
+            if name not in left or name not in right:
+                return f"only the {'first' if name in left else 'second'} has an attribute {name}"
+            if not self.same(left[name], right[name]):
+                return f"its attribute {name} is {_brief(left[name])} and {_brief(right[name])}"
+        return ""
 
     def same_type(self, x: type, y: type) -> bool:
         """True for one class, or for two results of one class statement (inside a build function, for example)."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.errors import FusionError
+from hfta_nb.members.marks import marked
 from hfta_nb.padded.align import aligned
 from hfta_nb.padded.compare import INTERNAL, Comparison
 from hfta_nb.padded.unlike import Holder, Unlike
@@ -125,7 +126,7 @@ class Merger:
             if not reconcilable(left[key], right[key], comparison):
                 text = f"{_brief(left[key])} and {_brief(right[key])}"
                 return Why.of(where, text, "make it the same: only numbers and functions may differ here")
-        return _tensors_apart(a, b, path) or _children_apart(a, b, path)
+        return _tensors_apart(a, b, path, comparison) or _children_apart(a, b, path)
 
     # Construction.
 
@@ -192,7 +193,7 @@ class Merger:
             shape = [max(n) for n in zip(*(t.shape for t in each.values()), strict=True)]
             twin = torch.empty(shape, dtype=first.dtype, device="meta")
             if isinstance(first, nn.Parameter):
-                twin = nn.Parameter(twin, requires_grad=first.requires_grad)
+                twin = marked(nn.Parameter(twin, requires_grad=first.requires_grad), first)
         for a, t in each.items():
             self._twins[a, id(t)] = twin
         return twin
@@ -296,12 +297,15 @@ def _holds_own(value: Any) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(v, Tensor | nn.Module) for v in value)
 
 
-def _tensors_apart(a: nn.Module, b: nn.Module, path: str) -> Why | None:
+def _tensors_apart(a: nn.Module, b: nn.Module, path: str, comparison: Comparison) -> Why | None:
     for left, right in ((a._parameters, b._parameters), (a._buffers, b._buffers)):
         for key in [*left, *(k for k in right if k not in left)]:
             found = _tensor_apart(left.get(key), right.get(key), _dotted(path, key))
             if found or (key in left) != (key in right):
                 return found or Why.of(path, f"only one of them has {key}", "give it to both, or to neither")
+            marks = comparison.marks_difference(left.get(key), right.get(key))
+            if marks:
+                return Why.of(_dotted(path, key), marks, "give the parameters of all members equal attributes")
     if a._non_persistent_buffers_set != b._non_persistent_buffers_set:
         return Why.of(path, "persistent buffers that differ")
     return None

@@ -12,9 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
-from hfta_nb.eager.engine import Block, Call, Inputs, concatenate
+from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.gradients import loss_call
 from hfta_nb.eager.outcome import Computation
+from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.replay.forward import CapturedForwards

@@ -184,6 +184,10 @@ class Guards:
         if type(value) not in (Tensor, nn.Parameter):
             raise UnclearError(f"{where} is a {type(value).__name__}")
         self._tensors.append(value)
+        if isinstance(value, nn.Parameter):
+            self._snapshot(value.__dict__)
+            for name, inner in list(value.__dict__.items()):
+                self._value(inner, f"{where}.{name}")
 
     def _native(self, value: Any, where: str) -> None:
         owner = getattr(value, "__objclass__", None) or type(getattr(value, "__self__", None))

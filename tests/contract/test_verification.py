@@ -361,3 +361,43 @@ def test_a_study_need_not_compare(tmp_path: Path, verified: None) -> None:
 def test_a_study_that_is_to_compare_when_it_likes() -> None:
     with pytest.raises(StudyError, match=r"verify: unknown choice.*first, always, never"):
         hfta.Study("mlp", {"lr": [1e-3]}, "iris", verify="sometimes")
+
+
+class OnlyTogether(nn.Module):
+    """Raises an error outside of an array, in its forward or in its backward."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.linear, self.where = nn.Linear(5, 5), where
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.where == "forward" and not under_vmap():
+            raise ValueError("only together")
+        out: Tensor = self.linear(x)
+        return out if under_vmap() or self.where == "forward" else Undifferentiable.apply(out)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Undifferentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        raise ValueError("no gradient")
+
+
+@pytest.mark.parametrize("form", ["backward", "array(x)", "evaluate"])
+def test_a_plain_module_that_raises_where_the_array_does_not_is_told_once(form: str, verified: None) -> None:
+    array, x = hfta.fuse([OnlyTogether("forward") for _ in range(3)]), torch.randn(6, 5)
+    with pytest.warns(ArrayWarning, match="plain module of member 2 raises.*ValueError: only together"):
+        losses(array, form, x)
+    assert array.explain()["how"].str.contains("only together").sum() == 1
+    losses(array, form, torch.randn(7, 5))  # warns no more
+
+
+def test_outputs_that_the_plain_module_cannot_differentiate_are_no_reason_to_warn(verified: None) -> None:
+    x = torch.randn(6, 5)
+    hfta.fuse([OnlyTogether("backward") for _ in range(3)])(x)
+    with pytest.warns(ArrayWarning, match="ValueError: no gradient"):
+        losses(hfta.fuse([OnlyTogether("backward") for _ in range(3)]), "backward", x)
