@@ -66,6 +66,8 @@ class Control:
 
     def pin(self, variant: int, pinned: bool = True) -> None:
         """Keep one variant from being pruned by a search, or replaced in a population; `pinned` False lets it go."""
+        if not isinstance(pinned, bool):
+            raise EventError("not True or False", where="pin, pinned", got=pinned)
         self.post(Pin(_variant(variant), pinned))
 
     def clone(self, variant: int, *, warm: bool = True, **changes: Any) -> None:

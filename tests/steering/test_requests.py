@@ -253,6 +253,7 @@ def test_what_cannot_be_answered_raises_where_it_is_asked(tmp_path: Path) -> Non
         (EventError, lambda: control.pause("all"), "not a variant's number"),  # type: ignore[arg-type]
         (EventError, lambda: control.extend(0), "not a number of epochs"),
         (EventError, lambda: control.clone(1, warm=3), "not True or False"),  # type: ignore[arg-type]
+        (EventError, lambda: control.pin(1, "no"), "not True or False"),  # type: ignore[arg-type]
     ]
     epochs = 0
     for event in study.run(control):
