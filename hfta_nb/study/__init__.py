@@ -5,6 +5,18 @@ from hfta_nb.study.planning import array_name
 from hfta_nb.study.result import Result
 from hfta_nb.study.run_index import SavedRun, saved_runs
 from hfta_nb.study.sameness import Change, Kept, kept
+from hfta_nb.study.saving import given_options
 from hfta_nb.study.study import Study
 
-__all__ = ["COSTS", "Change", "Kept", "Result", "SavedRun", "Study", "array_name", "kept", "saved_runs"]
+__all__ = [
+    "COSTS",
+    "Change",
+    "Kept",
+    "Result",
+    "SavedRun",
+    "Study",
+    "array_name",
+    "given_options",
+    "kept",
+    "saved_runs",
+]

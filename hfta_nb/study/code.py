@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
 from hfta_nb import data as datasets
 from hfta_nb.study import search_code, searching
 from hfta_nb.study.protocol import Result, Study
+from hfta_nb.study.saving import given_options
 
 
 def built_in_names() -> list[str]:
@@ -42,10 +41,7 @@ def of_study(study: Study) -> str:
         lines.append(f"    {listed!r}," if product is None else f"    {{{axes}}},")
     lines.append(f"    {study.data.name!r}," if named else "    data,")
     lines += [f"    {name}={name},  # the study's own, to be defined in this notebook" for name in study.family.own]
-    for name, value in study.options.items():
-        default = inspect.signature(type(study)).parameters.get(name)
-        if default is None or value != default.default:
-            lines.append(f"    {name}={value!r},")
+    lines += [f"    {name}={value!r}," for name, value in given_options(study).items()]
     lines += [] if searcher is None else search_code.methods(searcher)
     if study.rounds is not None:
         lines.append(f"    population=hfta.{study.rounds.method!r},")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 from hfta_nb import data as datasets
 from hfta_nb import search
 from hfta_nb.data import Data
+from hfta_nb.study import arguments
 from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.study.reading import DATA
 
@@ -68,6 +70,15 @@ def options(study: Definition) -> dict[str, Any]:
         **({"keep_checkpoints": list(kept)} if len(kept := study.keep_checkpoints) > 1 else {}),
         **study.fixed,
     }
+
+
+def given_options(study: Study) -> dict[str, Any]:
+    """The arguments among `options` that differ from the defaults."""
+    usual = {name: parameter.default for name, parameter in inspect.signature(type(study)).parameters.items()}
+    usual["monitor"] = arguments.objectives_of(study.family, study.data, None)[0][0]
+    usual["across"] = arguments.across_of("auto", study.device, study.searcher is not None)
+    usual["name"] = arguments.name_of(None, study.family, study.data)
+    return {name: value for name, value in study.options.items() if name not in usual or value != usual[name]}
 
 
 def write(study: Study) -> None:

@@ -71,6 +71,22 @@ def test_a_reattached_workbench_defines_the_study_that_it_shows(make: Make, grid
     bench.close()
 
 
+def test_a_reattached_workbench_names_what_was_given_in_code(tmp_path: Path) -> None:
+    """Defaults are not named."""
+
+    def named(**given: Any) -> str:
+        study = Study("mlp", {"lr": [1e-3]}, "digits", directory=tmp_path / "run", **given)
+        bench = Workbench(executor="inline", **arguments_of(study))
+        found = [w.value for line in bench.define.children[:2] for w in line.children if "hfta-fixed" in w._dom_classes]
+        bench.close()
+        return "".join(found)
+
+    assert named() == ""
+    assert named(monitor="val_loss", verify="never", across="never", width=8) == (
+        "also given in code: monitor=val_loss, across=never, verify=never, width=8"
+    )
+
+
 def test_listed_configurations_are_shown_and_can_be_taken_out(make: Make) -> None:
     bench = make(grid=LISTED)
     assert bench.define.listed.text.value == "3 configurations of lr and width, listed one by one in code"

@@ -234,15 +234,15 @@ def _timed(
 
 
 def _warmed(run: Callable[[int], Any], clock: Callable[[], float]) -> float:
-    """Seconds of the last of several calls."""
-    seconds = 0.0
+    """Seconds of the fastest of several calls."""
+    fastest = math.inf
     for call in range(_WARM_UP):
         begin = clock()
         run(1)
-        seconds = max(clock() - begin, 1e-9)
-        if call and seconds > _LONG_S:
+        fastest = min(fastest, max(clock() - begin, 1e-9))
+        if call and fastest > _LONG_S:
             break
-    return seconds
+    return fastest
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
