@@ -34,7 +34,16 @@ def grid_of(study: Study) -> Grid:
 def arguments_of(study: Study) -> dict[str, Any]:
     """The arguments of a Workbench that defines this study."""
     own = not hfta.data.known(study.data_name)
-    fields = ("epochs", "patience", "seed", "dtype", "precision", "device")  # a Workbench has defaults of its own
+    # A Workbench has defaults of its own, and trains a search's trials as a grid.
+    fields = [
+        "epochs",
+        "patience",
+        "seed",
+        "dtype",
+        "precision",
+        "device",
+        *(["across"] if study.searcher is not None else []),
+    ]
     return {
         "family": study.family,
         "data": study.data if own else study.data_name,

@@ -87,6 +87,15 @@ def test_a_reattached_workbench_names_what_was_given_in_code(tmp_path: Path) -> 
     )
 
 
+def test_a_reattached_search_keeps_the_padding_that_a_search_allows(tmp_path: Path) -> None:
+    """A grid allows less by default."""
+    space = {"lr": hfta.uniform(1e-3, 1e-1), "width": [8, 64]}
+    study = Study("mlp", space, "digits", trials=4, device="cpu", directory=tmp_path / "run")
+    bench = Workbench(executor="inline", **arguments_of(study))
+    assert bench.study.across == study.across == 0.75
+    bench.close()
+
+
 def test_listed_configurations_are_shown_and_can_be_taken_out(make: Make) -> None:
     bench = make(grid=LISTED)
     assert bench.define.listed.text.value == "3 configurations of lr and width, listed one by one in code"
