@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.suite.command import parse
-from tests.browser.polling import eventually, gone
+from tests.polling import eventually, gone
 
 
 def test_parts_name_commands_that_there_are(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from .polling import INTERVAL_S, eventually, gone
+from tests.polling import INTERVAL_S, eventually, gone
 
 TAG = "HFTA_NB_TEST_LAB"  # in the environment of every process that the server starts, so that none is overlooked
 LOG_LINES = 60

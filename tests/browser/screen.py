@@ -7,8 +7,9 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, expect
 
+from tests.polling import eventually
+
 from .notebook import Notebook, ink, pixels
-from .polling import eventually
 
 RUN_S = 90.0  # a worker that starts on a busy machine of two cores takes most of it
 

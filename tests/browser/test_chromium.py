@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.polling import eventually, gone
+
 from . import chromium
 from .chromium import ChromiumError, Done, Machine
-from .polling import eventually, gone
 
 OWN = "/cache/ms-playwright/chrome"
 DOWNLOAD = f"{sys.executable} -m playwright install chromium"

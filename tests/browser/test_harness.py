@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.polling import eventually, gone
+
 from .jupyter import Lab
 from .notebook import KernelError, Notebook, ink, pixels
-from .polling import eventually, gone
 
 pytestmark = pytest.mark.browser
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .polling import eventually
+from tests.polling import eventually
 
 pytestmark = pytest.mark.browser
 

@@ -12,10 +12,10 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from tests.pictures import REPOSITORY, artifacts
+from tests.polling import eventually
 
 from .jupyter import Lab
 from .notebook import Notebook, pixels
-from .polling import eventually
 from .screen import Screen
 
 pytestmark = pytest.mark.browser

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, expect
 
+from tests.polling import eventually
+
 from .jupyter import Lab
 from .notebook import Notebook
-from .polling import eventually
 from .screen import Screen
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]

@@ -9,9 +9,10 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
+from tests.polling import eventually, gone
+
 from .jupyter import Lab
 from .notebook import Notebook
-from .polling import eventually, gone
 from .screen import RUN_S, Screen
 
 pytestmark = pytest.mark.browser

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.kernels.native import alive, build, recurrent
 from tests.core.compiled import NEEDS_COMPILER, misread
-from tests.executors.watching import until
+from tests.polling import eventually
 from tests.training import train
 
 pytestmark = pytest.mark.usefixtures("libraries_anew")
@@ -212,7 +212,7 @@ def test_a_library_that_the_processor_can_not_run_is_not_kept(
         found = build.library("norm", wait=wait)
     if not wait:
         assert found is None
-        until(lambda: build.arrived("norm"), "the library")
+        eventually(lambda: build.arrived("norm"), "the library")
         build._loaded.clear()
         found = build.library("norm", wait=False)
     assert found is not None

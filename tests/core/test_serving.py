@@ -19,9 +19,9 @@ import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb.data import Demand, StreamServer, serving
 from hfta_nb.errors import DataError
-from tests.browser.polling import eventually
 from tests.core.test_shared_streams import HELD, STREAMS, curves, study
 from tests.core.test_stream_workers import Drawing, Fatal, same, stream
+from tests.polling import eventually
 
 LONG_S = 120.0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +21,9 @@ from hfta_nb.events import Pin, Stop
 from hfta_nb.executors import attaching
 from hfta_nb.store import Store
 from hfta_nb.study import running
+from tests.executors.watching import DEADLINE_S
+from tests.polling import eventually
 
-DEADLINE_S = 60.0
 FILE = """
 family = "mlp"
 data = "iris"
@@ -33,13 +33,6 @@ device = "cpu"
 [space]
 lr = [1e-3, 1e-2]
 """
-
-
-def eventually(what: Callable[[], object]) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hfta_nb import events as ev
 from hfta_nb.crews import Processes, Terms
-from tests.fleet.test_devices_of_a_study import equal, study
+from tests.fleet.test_devices_of_a_study import equal, followers, study
 from tests.fleet.test_devices_of_a_study import one as one
 from tests.forked import forked as forked
 
 pytestmark = pytest.mark.usefixtures("forked")
 WIDE = Terms(rates={"array 0": [10.0, 19.0]}, paradigm="global", most=2, checkpoint_every_s=0.0)
-
-
-def followers() -> list[psutil.Process]:
-    """The other ranks of all workers."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            found += [process] if "hfta_nb.distributed.follower_main" in process.cmdline() else []
-        except psutil.NoSuchProcess:  # it has ended meanwhile
-            continue
-    return found
 
 
 def starts(events: list[ev.Event]) -> list[str]:

@@ -15,8 +15,8 @@ from hfta_nb.crews import Processes, Terms
 from hfta_nb.crews.processes import ProcessWorker
 from hfta_nb.errors import WorkerError
 from tests.executors.test_crews import make, same
-from tests.executors.watching import gone
 from tests.forked import forked as forked
+from tests.polling import gone
 
 OFTEN = Terms(checkpoint_every_s=0.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import importlib.util
 import os
 import queue
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import hfta_nb as hfta
@@ -30,11 +29,11 @@ from tests.core.test_shared_streams import Noisy, assert_same
 from tests.core.test_stream_workers import same as same_batches
 from tests.executors.test_crew_streams import starts, two
 from tests.executors.test_crews import make, same
-from tests.executors.watching import until
 from tests.fleet.test_devices_of_a_study import Unlucky, equal
 from tests.fleet.test_devices_of_a_study import data as devices_data
 from tests.fleet.test_devices_of_a_study import one as one
 from tests.fleet.test_devices_of_a_study import study as several
+from tests.polling import descendants, eventually
 
 if importlib.util.find_spec("ray") is None:  # importing it would take each process that collects seconds
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -55,12 +54,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         patch.setenv("RAY_worker_niceness", "0")  # else 15: beside other tests, actors would hardly run
         import ray
 
-        for tries_left in (2, 1, 0):
+        for tries_left in reversed(range(6)):
             try:
                 ray.init(num_cpus=2, object_store_memory=100_000_000, include_dashboard=False, log_to_driver=False)
                 break
-            except Exception:  # Ray waits 15 seconds for one of its processes, which a busy machine may not keep
+            except Exception:  # Ray waits 30 seconds for one of its processes, which a cold disk may not keep
                 ray.shutdown()
+                gc.collect()  # of its processes, which would warn in another test
                 if not tries_left:
                     raise
         yield ray
@@ -101,16 +101,7 @@ def nothing_left_behind(cluster: Any, workers: list[RayWorker], strategy: str = 
     places = [cluster.util.placement_group_table(worker.place) for worker in workers]
     assert {place["strategy"] for place in places} == {strategy}
     assert {place["state"] for place in places} == {"REMOVED"}
-    until(lambda: not ranks(), "actors of other devices to end")
-
-
-def ranks() -> list[psutil.Process]:
-    """The processes of the other devices of arrays."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-            found += [process] if "RayRank" in process.name() or "RayRank" in " ".join(process.cmdline()) else []
-    return found
+    eventually(lambda: not descendants("RayRank"), "actors of other devices to end")
 
 
 def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
@@ -156,8 +147,9 @@ def devices_die(made: hfta.Study, executor: OnRay, dies: str, workers: list[RayW
         events.append(event)
         if left and isinstance(event, ev.EpochDone):
             left = False
-            assert len(ranks()) == 1
-            os.kill(ranks()[0].pid if dies == "rank 1" else int(workers[0].name.split()[2]), 9)
+            other = descendants("RayRank")
+            assert len(other) == 1
+            os.kill(other[0].pid if dies == "rank 1" else int(workers[0].name.split()[2]), 9)
     assert not left
     return events
 

@@ -21,8 +21,8 @@ from tests.core.test_serving import read
 from tests.core.test_shared_streams import HELD, Noisy, assert_same, curves
 from tests.core.test_stream_workers import same
 from tests.executors.test_crew_processes import workers as workers
-from tests.executors.watching import gone
 from tests.forked import forked as forked
+from tests.polling import gone
 
 pytestmark = pytest.mark.usefixtures("forked")
 LONGEST_S = 60.0

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hfta_nb import events as ev
@@ -17,7 +16,8 @@ from hfta_nb.errors import WorkerError
 from hfta_nb.executors import pool, worker
 from hfta_nb.processes.ends import in_words
 from tests.executors.fakes import Fake
-from tests.executors.watching import DEADLINE_S, collected, ended, gone, run, until
+from tests.executors.watching import DEADLINE_S, collected, ended, run
+from tests.polling import descendants, eventually, gone
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = """
@@ -59,7 +59,7 @@ def test_a_killed_worker_is_told_and_replaced() -> None:
 
 def test_a_run_with_a_checkpoint_can_be_resumed_from_it() -> None:
     handle = executors.start(Fake("obey"))
-    until(lambda: handle.state == ev.RUNNING, "the first event")
+    eventually(lambda: handle.state == ev.RUNNING, "the first event")
     handle.history.add(ev.CheckpointSaved(0.0, 0, 4, "here"))
     assert handle.pid is not None
     os.kill(handle.pid, signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_a_run_whose_worker_crashed_in_a_trial_goes_on_in_another(folder: Path) 
     first, events = handle.pid, collected(handle)
     handle.control.pause()
     handle.control.stop(1)
-    until(lambda: handle.restarts == 2 and handle.history.count(ev.STOPPED) == 1, "the third worker to have heard")
+    eventually(lambda: handle.restarts == 2 and handle.history.count(ev.STOPPED) == 1, "the third worker to have heard")
     assert handle.pid != first
     assert (handle.state, handle.control.poll()) == (ev.PAUSED, [])
     told = [e.detail for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting again"]
@@ -112,7 +112,7 @@ def test_a_crash_without_a_trial_and_a_trial_without_a_crash_end_the_run(folder:
     assert run(Fake("crash"))[0].state == ev.FAILED
     handle = executors.start(Fake("spin"))
     (folder / f"kernels-x.{handle.pid}.trial").write_text('["aten.bmm 3", "own kernel"]')
-    until(lambda: handle.state == ev.RUNNING, "the first event")
+    eventually(lambda: handle.state == ev.RUNNING, "the first event")
     assert handle.pid is not None
     os.kill(handle.pid, signal.SIGTERM)
     assert ended(handle).state == ev.FAILED
@@ -175,7 +175,7 @@ def test_not_more_workers_are_kept_than_wanted(monkeypatch: pytest.MonkeyPatch) 
     for handle in runs:
         handle.control.stop()
         ended(handle)
-    until(lambda: sum(gone(handle.pid) for handle in runs) == 1, "one worker to go")
+    eventually(lambda: sum(gone(handle.pid) for handle in runs) == 1, "one worker to go")
 
 
 def test_a_worker_that_died_idle_is_not_used() -> None:
@@ -183,7 +183,7 @@ def test_a_worker_that_died_idle_is_not_used() -> None:
     assert before.pid is not None
     os.kill(before.pid, signal.SIGKILL)
     # The pool hears of it a moment after the process is gone.
-    until(lambda: all(worker.pid != before.pid for worker in pool.pool()._all), "the pool to have heard of its end")
+    eventually(lambda: all(worker.pid != before.pid for worker in pool.pool()._all), "the pool to hear of its end")
     after, _ = run(Fake())
     assert (after.state, after.pid != before.pid) == (ev.COMPLETE, True)
 
@@ -225,7 +225,7 @@ def test_a_worker_goes_with_its_kernel_although_a_fork_of_that_holds_the_pipe() 
         pid, child = map(int, kernel.stdout.readline().split())
         kernel.kill()
         try:
-            until(lambda: gone(pid), "the worker to end")
+            eventually(lambda: gone(pid), "the worker to end")
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -240,10 +240,9 @@ def test_a_process_that_can_not_be_made_is_told(monkeypatch: pytest.MonkeyPatch)
 def test_nothing_of_a_run_is_left_when_all_are_closed() -> None:
     handle = executors.start(Fake("spin"))
     events = collected(handle)
-    until(lambda: handle.state == ev.RUNNING, "the first event")
+    eventually(lambda: handle.state == ev.RUNNING, "the first event")
     executors.close_all()
     assert handle.wait(DEADLINE_S) == ev.STOPPED
     assert events
     assert gone(handle.pid)
-    mine = {p.pid for p in psutil.Process().children() if "worker_main" in " ".join(p.cmdline())}
-    assert not {pid for pid in mine if not gone(pid)}
+    assert not descendants("worker_main")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hfta_nb.processes import frames
-from tests.executors.watching import until
+from tests.polling import eventually
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_who_has_something_to_say_does_not_wait_for_the_other_end(pipe: tuple[in
 
     putting = threading.Thread(target=put, daemon=True)  # one that waits must not keep the tests from ending
     putting.start()
-    until(lambda: not putting.is_alive(), "all to be said")
+    eventually(lambda: not putting.is_alive(), "all to be said")
 
 
 def test_what_nobody_reads_any_more_is_dropped() -> None:
@@ -72,4 +72,4 @@ def test_what_nobody_reads_any_more_is_dropped() -> None:
     for i in range(100):
         sender.put({"i": i})
     sender.close()
-    until(lambda: "test of a broken pipe" not in {t.name for t in threading.enumerate()}, "the thread's end")
+    eventually(lambda: "test of a broken pipe" not in {t.name for t in threading.enumerate()}, "the thread's end")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from jupyter_client.manager import KernelManager
 
-from tests.executors.watching import DEADLINE_S, gone, until
+from tests.executors.watching import DEADLINE_S
+from tests.polling import eventually, gone
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,7 +94,7 @@ def test_a_run_of_a_kernel(kernel: Any) -> None:
     # A restart does.
     assert os.getpgid(pid) == os.getpgid(manager.provisioner.process.pid)
     manager.restart_kernel(now=True)
-    until(lambda: gone(pid), "the worker to end")
+    eventually(lambda: gone(pid), "the worker to end")
 
 
 FIT = """

@@ -10,7 +10,8 @@ from hfta_nb import events as ev
 from hfta_nb import executors
 from hfta_nb.errors import EventError, WorkerError
 from tests.executors.fakes import Fake
-from tests.executors.watching import collected, ended, run, until
+from tests.executors.watching import collected, ended, run
+from tests.polling import eventually
 
 kinds = pytest.mark.parametrize("kind", ["inline", "worker"])
 
@@ -53,11 +54,11 @@ def test_a_long_stream_arrives_whole(kind: str) -> None:
 def test_requests_reach_the_run(kind: str) -> None:
     handle = executors.start(Fake("obey"), kind=kind)
     handle.control.pause()
-    until(lambda: handle.state == ev.PAUSED, "the pause")
+    eventually(lambda: handle.state == ev.PAUSED, "the pause")
     handle.control.resume()
-    until(lambda: handle.state == ev.RUNNING, "the resumption")
+    eventually(lambda: handle.state == ev.RUNNING, "the resumption")
     handle.control.stop(1)
-    until(lambda: handle.history.members[1].state == ev.STOPPED, "the member's stop")
+    eventually(lambda: handle.history.members[1].state == ev.STOPPED, "the member's stop")
     assert handle.history.members[0].state != ev.STOPPED
     handle.control.stop()
     assert ended(handle).state == ev.COMPLETE
@@ -139,7 +140,7 @@ def test_a_subscription_ends_when_asked_also_from_within(kind: str) -> None:
 @kinds
 def test_who_looks_and_subscribes_under_the_lock_misses_nothing_and_sees_nothing_twice(kind: str) -> None:
     handle = executors.start(Fake("count", 5000), kind=kind)
-    until(lambda: handle.history.members, "the first event")
+    eventually(lambda: handle.history.members, "the first event")
     later: list[ev.Event] = []
     with handle.lock:
         done = max(m.best_epoch for m in handle.history.members.values())
@@ -176,7 +177,7 @@ def test_a_check_is_a_job(kind: str) -> None:
 @kinds
 def test_a_check_can_be_stopped(kind: str) -> None:
     handle = executors.start(Fake("endless"), kind=kind, job="check", arguments={"members": [0]})
-    until(lambda: handle.state == ev.RUNNING, "the first event")
+    eventually(lambda: handle.state == ev.RUNNING, "the first event")
     handle.control.stop()
     assert ended(handle).state == ev.STOPPED
 
@@ -185,7 +186,7 @@ def test_a_check_can_be_stopped(kind: str) -> None:
 def test_close_ends_a_run_that_listens_to_nobody(kind: str) -> None:
     # Inline there is no end but between two events.
     handle = executors.start(Fake("count", 10**9) if kind == "inline" else Fake("spin"), kind=kind)
-    until(lambda: handle.state == ev.RUNNING, "the first event")
+    eventually(lambda: handle.state == ev.RUNNING, "the first event")
     handle.close(grace_s=0.01)
     assert ended(handle).state == ev.STOPPED
     assert handle.error is None
@@ -195,14 +196,14 @@ def test_close_ends_a_run_that_listens_to_nobody(kind: str) -> None:
 @kinds
 def test_close_lets_a_run_come_to_its_own_end(kind: str) -> None:
     handle = executors.start(Fake("obey"), kind=kind)
-    until(lambda: handle.state == ev.RUNNING, "the first event")
+    eventually(lambda: handle.state == ev.RUNNING, "the first event")
     handle.close(grace_s=60)
     assert handle.state == ev.COMPLETE
 
 
 def test_waiting_is_bounded_and_tells_the_state() -> None:
     handle = executors.start(Fake("obey"), kind="inline")
-    until(lambda: handle.state == ev.RUNNING, "the first event")
+    eventually(lambda: handle.state == ev.RUNNING, "the first event")
     assert handle.wait(0.01) == ev.RUNNING
     assert not handle.ended
     handle.close()

@@ -14,7 +14,8 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb import executors
-from tests.executors.watching import ended, gone, until
+from tests.executors.watching import ended
+from tests.polling import eventually, gone
 
 
 def test_a_study_in_a_worker_gives_what_it_gives_inline(tmp_path: Path) -> None:
@@ -44,19 +45,19 @@ def test_a_family_of_ones_own_is_trained_stopped_resumed_and_checked(tmp_path: P
     options = {"device": "cpu", "dtype": "float64", "directory": tmp_path}
     study = hfta.Study(family, {"lr": [1e-3, 1e-2]}, "breast_cancer", epochs=100_000, **options)  # type: ignore[arg-type]
     first = executors.start(study)
-    until(lambda: first.history.members and first.history.members[1].epoch > 1, "two epochs")
+    eventually(lambda: first.history.members and first.history.members[1].epoch > 1, "two epochs")
     first.control.pause()
-    until(lambda: first.state == ev.PAUSED, "the pause")
+    eventually(lambda: first.state == ev.PAUSED, "the pause")
     first.control.stop(0)
     first.control.resume()
-    until(lambda: first.history.members[0].state == ev.STOPPED, "the stop of a member")
+    eventually(lambda: first.history.members[0].state == ev.STOPPED, "the stop of a member")
     first.control.stop()
     assert ended(first).state == ev.STOPPED
     done = first.history.members[1].epoch
 
     second = executors.start(study, resume=True)
     assert second.history.members[1].epoch == done
-    until(lambda: second.history.members[1].epoch > done, "an epoch more")
+    eventually(lambda: second.history.members[1].epoch > done, "an epoch more")
     second.control.stop()
     assert ended(second).state == ev.STOPPED, second.error
     epochs = second.history.members[1].curves["val_loss"].epochs

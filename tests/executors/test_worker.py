@@ -15,7 +15,8 @@ from hfta_nb import events as ev
 from hfta_nb import executors
 from hfta_nb.executors import pool
 from tests.executors.fakes import Fake
-from tests.executors.watching import ended, gone, run, until
+from tests.executors.watching import ended, run
+from tests.polling import eventually, gone
 
 pytestmark = pytest.mark.as_started
 
@@ -33,7 +34,7 @@ def test_what_own_code_prints_does_not_disturb() -> None:
     handle, events = run(Fake("chatter"))
     assert handle.state == ev.COMPLETE
     assert len(events) == 5
-    until(lambda: "xxx" in handle.log, "what was printed")
+    eventually(lambda: "xxx" in handle.log, "what was printed")
     assert len(handle.log) < 100_000
 
 
@@ -50,7 +51,7 @@ def test_a_job_that_closes_its_output_harms_no_later_one() -> None:
 def test_a_warm_worker_is_used_again_and_two_runs_have_two() -> None:
     first, second = executors.start(Fake("obey")), executors.start(Fake("obey"))
     assert first.pid != second.pid
-    until(lambda: first.state == second.state == ev.RUNNING, "both at the same time")
+    eventually(lambda: first.state == second.state == ev.RUNNING, "both at the same time")
     second.control.stop()
     assert ended(second).state == ev.COMPLETE
     assert first.state == ev.RUNNING
@@ -64,7 +65,7 @@ def test_a_prewarmed_worker_takes_the_first_run() -> None:
     executors.prewarm()
     executors.prewarm()
     (waiting,) = pool.pool()._idle
-    until(executors.warm, "the worker to be ready")
+    eventually(executors.warm, "the worker to be ready")
     assert run(Fake())[0].pid == waiting.pid
 
 
@@ -96,7 +97,7 @@ def test_a_worker_whose_libraries_have_read_other_settings_is_not_used(monkeypat
     after = told()
     assert after["pid"] != before["pid"]
     assert (after["cuda"], after["torch"], after["omp"]) == ("", 2, "2")
-    until(lambda: gone(before["pid"]), "the end of the other")  # type: ignore[arg-type]
+    eventually(lambda: gone(before["pid"]), "the end of the other")  # type: ignore[arg-type]
 
 
 KERNEL = """
@@ -133,7 +134,7 @@ def test_neither_an_interrupt_ends_the_run_nor_does_it_outlive_the_kernel() -> N
             assert not gone(pid)
         finally:
             kernel.kill()
-    until(lambda: gone(pid), "the worker to end")
+    eventually(lambda: gone(pid), "the worker to end")
 
 
 @pytest.mark.long

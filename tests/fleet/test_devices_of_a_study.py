@@ -18,6 +18,7 @@ from hfta_nb import events as ev
 from hfta_nb.distributed import followers as processes
 from hfta_nb.errors import DistributedError, StudyError
 from hfta_nb.study import Study
+from tests.polling import descendants
 
 
 class Net(nn.Module):
@@ -52,7 +53,7 @@ def run(made: Study, at_epoch: Callable[[], Any] = lambda: None, **given: Any) -
 
 def followers() -> list[psutil.Process]:
     """The processes of the other ranks."""
-    return [p for p in psutil.Process().children() if "hfta_nb.distributed.follower_main" in p.cmdline()]
+    return descendants("hfta_nb.distributed.follower_main")
 
 
 def equal(made: Study, other: Study) -> None:

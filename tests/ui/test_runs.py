@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,8 @@ from hfta_nb.errors import HftaError, StoreError
 from hfta_nb.executors import attaching
 from hfta_nb.study import Study, saved_runs
 from hfta_nb.ui import Workbench, static
-
-DEADLINE_S = 60.0
-
-
-def eventually(what: Callable[[], Any]) -> None:
-    """Wait until it is true."""
-    end = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < end, "not within the deadline"
-        time.sleep(0.02)
+from tests.executors.watching import DEADLINE_S
+from tests.polling import eventually
 
 
 @pytest.fixture

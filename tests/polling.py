@@ -1,7 +1,8 @@
-"""Waiting for a condition with a deadline: the only form of waiting in these tests."""
+"""Waiting for a condition with a deadline, and the processes of a test."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,10 +10,10 @@ from typing import TypeVar
 import psutil
 
 T = TypeVar("T")
-INTERVAL_S = 0.1
+INTERVAL_S = 0.02
 
 
-def eventually(probe: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
+def eventually(probe: Callable[[], T], what: str = "a condition", timeout_s: float = 60.0) -> T:
     """The first true value that `probe` gives.
 
     Args:
@@ -33,9 +34,19 @@ def eventually(probe: Callable[[], T], what: str, timeout_s: float = 30.0) -> T:
         time.sleep(INTERVAL_S)
 
 
-def gone(pid: int) -> bool:
+def gone(pid: int | None) -> bool:
     """Whether a process has ended (a zombie has: nobody collected it, that is all)."""
+    assert pid is not None
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def descendants(text: str) -> list[psutil.Process]:
+    """The running processes begun by this one, directly or not, whose command lines contain this text."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or is a zombie
+            found += [process] if text in " ".join([process.name(), *process.cmdline()]) else []
+    return found
