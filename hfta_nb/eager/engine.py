@@ -160,7 +160,6 @@ class Engine:
         process_streams: random streams of Python and NumPy.
         resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
         observed: a member whose gradients are recorded, and the dict for them.
-        blocks_run: records each block that runs, with inputs and result; None if nothing is recorded.
         paths: receives the path (see `CallPath`) of each block of several members; None if paths are not wanted.
     """
 
@@ -188,7 +187,6 @@ class Engine:
         self.process_streams = ProcessStreams()
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
-        self.blocks_run: list[tuple[Block, Inputs, Any]] | None = None
         self.paths: set[int] | None = None
         self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
 
@@ -205,8 +203,6 @@ class Engine:
                     result = self._run_block(executable, block, call, inputs)
             results.append(result)
         if len(results) == 1:
-            if self.blocks_run is not None:
-                self.blocks_run.append((block, inputs, results[0]))
             return results[0]
         order = [row for executable in executables for row in executable.rows]
         turned = [order.index(row) for row in range(len(order))]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hfta_nb.eager.after_backward import Rows
-from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.outcome import (
     BUFFER,
@@ -25,9 +24,6 @@ from hfta_nb.eager.outcome import (
 )
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.rules.autocast import uncast
-
-_FEW, _LONG_S = 3, 6e-3
-"""Blocks are not differentiated as a whole if their plain modules, except the first number, take longer than this."""
 
 
 class MemberGradients:
@@ -52,42 +48,11 @@ class MemberGradients:
         self.state, self.restore, self.inputs = state, restore, inputs
         self.computation, self.member = computation, member
 
-    def outcome(self, ran: Sequence[tuple[Block, Inputs, Any]], plain_s: float) -> MemberOutcome:
-        """The gradients of a weighted sum of the member's outputs.
+    def outcome(self) -> MemberOutcome:
+        """The gradients of a weighted sum of the member's outputs, from a separate call.
 
-        Args:
-            ran: the blocks that ran, with their inputs and results.
-            plain_s: how long the member's plain module took for the call.
+        The graph of the caller is left alone: custom functions may change the module's state in their backward.
         """
-        found = [one for one in ran if one[0].start <= self.member < one[0].stop]
-        if not found:
-            return {}
-        block, inputs, result = found[-1]
-        row = self.member - block.start
-        outputs = [v[row] for v in differentiable(result)]
-        if not outputs:
-            return {}
-        total = weighted_sum(outputs)
-        # A backward through all members of a block may take longer than a new call of two.
-        many = (block.stop - block.start - _FEW) * plain_s > _LONG_S
-        # Hooks on tensors may change the graph (remove themselves); members that run alone may have some.
-        alone = block.single or bool(self.state.engine.one_by_one)
-        if many or alone or any(map(own_function, nodes([total]))):
-            return self._recomputed()
-        names = [name for name, p in block.parameters.items() if p.requires_grad]
-        with uncast():
-            wanted = [*(block.parameters[name] for name in names), *inputs.grad_leaves()]
-            grads = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
-        return self._named(names, grads, inputs, None if block.single else row)
-
-    def _named(
-        self, names: Sequence[str], grads: Sequence[Tensor | None], inputs: Inputs, row: int | None
-    ) -> MemberOutcome:
-        own = [g if row is None or g is None else g[row] for g in grads[: len(names)]]
-        return gradient_outcome(names, own, inputs.of_member(grads[len(names) :], self.member))
-
-    def _recomputed(self) -> MemberOutcome:
-        """The gradients from a separate call: custom functions may change the module's state in their backward."""
         after = self.state.snapshot()
         self.restore()
         try:
@@ -121,11 +86,10 @@ class MemberGradients:
             torch.autograd.backward(total)
         names = [name for name, p in parameters.items() if p.requires_grad]
         grads = [leaves[name].grad for name in names] + [v.grad for v in inputs.grad_leaves()]
-        if not as_plain:
-            return self._named(names, grads, inputs, None if single else row)
-        own = [g if g is None else g[0] for g in grads[: len(names)]]
+        whole = single and not as_plain  # then, parameters have no axis of members
+        own = [g if g is None or whole else g[row] for g in grads[: len(names)]]
         found = gradient_outcome(names, own, inputs.of_member(grads[len(names) :], m))
-        return found | self._later(parameters, buffers)
+        return found | self._later(parameters, buffers) if as_plain else found
 
     def _later(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> MemberOutcome:
         """What a member that runs alone holds after the backward."""

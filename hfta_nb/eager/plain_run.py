@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,20 @@ from hfta_nb.members import process_streams
 from hfta_nb.rules.autocast import uncast
 
 
+class PlainGraph(NamedTuple):
+    """What a plain module has computed, to be differentiated.
+
+    Attributes:
+        plain: the module.
+        leaves: of its inputs.
+        outputs: those that require a gradient.
+    """
+
+    plain: nn.Module
+    leaves: list[Any]
+    outputs: list[Tensor]
+
+
 class PlainRun:
     """One member's plain module, with the inputs and random streams that the member has before the call.
 
@@ -40,24 +54,40 @@ class PlainRun:
         computation: what the call computes.
 
     Attributes:
-        seconds: the processor time of the plain module.
         answered: the plain module has returned; an error after that is one of its backward.
+        graph: of a call that differentiates nothing itself; None if there is nothing to differentiate.
     """
 
     def __init__(self, state: ArrayState, member: int, inputs: Inputs, computation: Computation) -> None:
         self.state, self.member, self.computation = state, member, computation
-        self.seconds, self.answered = 0.0, False
+        self.answered = False
+        self.graph: PlainGraph | None = None
         self._leaves, self._own = copied_leaves(inputs.member(member)), inputs.per_member
         self._plain = plain_member(state, member)
         self._streams = dict(state.generators.states[member])
-        self._process_streams = state.engine.process_streams.start()
+        self.process_streams = state.engine.process_streams.start()
 
-    def outcome(self) -> MemberOutcome:
-        """What the plain module computes."""
-        begin = time.thread_time()  # other processes do not affect it
-        found = self.outcome_of(self._plain)
-        self.seconds = time.thread_time() - begin
-        return found
+    def outcome(self, differentiate: bool = True) -> MemberOutcome:
+        """What the plain module computes.
+
+        Args:
+            differentiate: compute the gradients of a weighted sum of the outputs too, if the call computes none.
+        """
+        return self.outcome_of(self._plain, differentiate=differentiate)
+
+    def gradients(self, grads: Sequence[Tensor | None] | None = None) -> MemberOutcome:
+        """The gradients of the parameters and inputs after `outcome`, once.
+
+        Args:
+            grads: of the outputs; None for those of a weighted sum.
+        """
+        graph, self.graph = self.graph, None
+        if graph is None:
+            return {}
+        if grads is None:
+            return self._differentiated([weighted_sum(graph.outputs)], None, graph.plain, graph.leaves)
+        pairs = [(v, g) for v, g in zip(graph.outputs, grads, strict=True) if g is not None]
+        return self._differentiated([v for v, _ in pairs], [g for _, g in pairs], graph.plain, graph.leaves)
 
     def nudged_outcome(self, plain: nn.Module) -> MemberOutcome:
         """What a copy of the plain module computes after the last bits of its parameters have changed.
@@ -80,7 +110,9 @@ class PlainRun:
                     v.mul_(1 - torch.finfo(v.dtype).eps * fewer)  # a probability stays within [0, 1]
         return self.outcome_of(plain, leaves)
 
-    def outcome_of(self, plain: nn.Module, leaves: list[Any] | None = None) -> MemberOutcome:
+    def outcome_of(
+        self, plain: nn.Module, leaves: list[Any] | None = None, differentiate: bool = True
+    ) -> MemberOutcome:
         """What a module of the member's class computes; the array's random streams are left unchanged.
 
         Parameters are part of it if they differ from the member's in the array.
@@ -88,16 +120,17 @@ class PlainRun:
         Args:
             plain: the module.
             leaves: of the inputs; None for those of the call.
+            differentiate: see `outcome`.
         """
         generators = self.state.generators
         leaves = copied_leaves(self._leaves) if leaves is None else leaves
         now, process_now = list(generators.states), process_streams.stream_states()
         generators.keep(self.member, self._streams)
-        if not process_streams.same_states(process_now, self._process_streams):
-            process_streams.set_stream_states(self._process_streams)
+        if not process_streams.same_states(process_now, self.process_streams):
+            process_streams.set_stream_states(self.process_streams)
         try:
             with generators.member(self.member):
-                found = self._computed(plain, leaves)
+                found = self._computed(plain, leaves, differentiate)
             streams = generators.states[self.member]
         finally:
             generators.states = now
@@ -118,7 +151,7 @@ class PlainRun:
         own = dict(plain.named_parameters())
         return own.keys() == kept.keys() and all(torch.equal(p, kept[name]) for name, p in own.items())
 
-    def _computed(self, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
+    def _computed(self, plain: nn.Module, leaves: list[Any], differentiate: bool) -> MemberOutcome:
         computation, slots, changes = self.computation, self.state.slots, dict[AttributeKey, Any]()
         later: MemberOutcome = {}
         grads: MemberOutcome = {}
@@ -129,24 +162,27 @@ class PlainRun:
             if computation.backward:
                 scale = computation.scale
                 loss = result[0]
-                grads = self._differentiated(
-                    loss if scale is None else loss * scale[self.member].to(loss), plain, leaves
-                )
+                scaled = loss if scale is None else loss * scale[self.member].to(loss)
+                grads = self._differentiated([scaled], None, plain, leaves)
         # Those too that the member has set in the array: the plain module may have put them back.
         places = {**self.state.engine.attributes.of(self.member), **changes}
         state = self._state_of(plain) | attribute_outcome(values_of(plain, slots, places))
-        if not computation.backward and torch.is_grad_enabled() and outputs:
+        learns = not computation.backward and torch.is_grad_enabled() and outputs
+        self.graph = PlainGraph(plain, leaves, outputs) if learns else None
+        if learns and differentiate:
             state = {k: v.clone() if k.startswith((BUFFER, PARAMETER)) else v for k, v in state.items()}
             before = AttributesBefore(plain, slots)
-            grads = self._differentiated(weighted_sum(outputs), plain, leaves)
+            grads = self.gradients()
             now = {k: v for k, v in self._state_of(plain).items() if k not in state or not torch.equal(v, state[k])}
             later = later_outcome(now | attribute_outcome(before.changes()))
         return found | grads | state | later
 
-    def _differentiated(self, total: Tensor, plain: nn.Module, leaves: list[Any]) -> MemberOutcome:
-        """The gradients of a number."""
+    def _differentiated(
+        self, outputs: Sequence[Tensor], grads: Sequence[Tensor] | None, plain: nn.Module, leaves: list[Any]
+    ) -> MemberOutcome:
+        """The gradients of parameters and inputs for those of the outputs; None for a number."""
         with uncast():
-            torch.autograd.backward(total)
+            torch.autograd.backward(outputs, grads)
         only = self.computation.only
         wanted = {
             name: p.grad for name, p in plain.named_parameters() if p.requires_grad and (only is None or name in only)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.caller_backward import Repeat
 from hfta_nb.eager.divergence import Mismatch
 from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.execution_settings import ExecutionSettings
@@ -17,27 +19,21 @@ from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.last_resort import runs_alone
-from hfta_nb.eager.outcome import Computation
+from hfta_nb.eager.outcome import Computation, differentiable
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verification import Verification
+from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
-from hfta_nb.rules import SharedWrite
+from hfta_nb.members.tree import versions
+from hfta_nb.rules import SharedWrite, autocast
 
 ProbeResult = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
 """Results ``[k, ...]`` of the members of some blocks; and gradients by parameter and member."""
 
 Probe = Callable[[Inputs, Sequence[Block]], ProbeResult]
 """Computes a call for some blocks and discards its effects."""
-
-
-_MOST_SHAPES = 8
-"""This many input shapes per kind of call are verified: as many as are replayed."""
-
-_MOST_PATHS = 16
-"""This many paths per kind of call are verified; a model may take another one in each call."""
 
 
 class RetryHelpers(NamedTuple):
@@ -65,8 +61,19 @@ def run_with_retry(
     run: Callable[[Inputs], Any],
     probe: Probe,
     computation: Computation,
+    eager: Callable[[Inputs], Any] | None = None,
 ) -> Any:
     """Run a call. If `vmap` fails or a member differs from its plain module, change the settings and run again.
+
+    Args:
+        state: of the array.
+        helpers: functions of the array.
+        what: the kind of call.
+        inputs: of the call.
+        run: runs it.
+        probe: runs some blocks.
+        computation: what is computed.
+        eager: runs it without recording; given if its backward is the caller's, in which gradients may be compared.
 
     Raises:
         MemberError: a member's own code fails, as it would alone. Buffers, random streams and settings are restored.
@@ -74,7 +81,7 @@ def run_with_retry(
     try:
         with state.own_attributes():
             state.engine.follow_root()
-            return _retry_until_done(state, helpers, what, inputs, run, probe, computation)
+            return _retry_until_done(state, helpers, what, inputs, run, probe, computation, eager)
     finally:
         state.engine.process_streams.end()
 
@@ -87,19 +94,23 @@ def _retry_until_done(
     run: Callable[[Inputs], Any],
     probe: Probe,
     computation: Computation,
+    eager: Callable[[Inputs], Any] | None,
 ) -> Any:
     if state.pending:
         helpers.materialise(inputs)
     warn_of_shared_input(state, inputs)
     before = state.settings.copy()
-    key, kind = _kinds_of(state, what, inputs)
+    key, kind = kinds_of(state, what, inputs)
     found: Mismatch | None = None
-    new_path, verifiable = False, _verifiable(state)
+    new_path, comparable = False, verifiable(state)
     while True:
         restore = state.snapshot()
         state.engine.process_streams.rewind()
-        verification = _verification(state, restore, key, kind, inputs, computation, new_path) if verifiable else None
-        _observe(state, new_path or key not in state.proven, verification is not None, verifiable)
+        verification = None
+        if comparable:
+            later = eager is not None and may_wait(state, kind, inputs)
+            verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
+        _observe(state, new_path or key not in state.proven, verification is not None, comparable)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
@@ -107,11 +118,11 @@ def _retry_until_done(
                 helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
             result = _run_guarding_inputs(state, inputs, run)
             paths, state.engine.paths = state.engine.paths or set(), None
-            if verification is None and not state.engine.recording and _is_new(state, key, paths):
+            if verification is None and not state.engine.recording and is_new(state, key, paths):
                 new_path = True  # something that the code reads has changed
                 _undo(computation, result, restore)
                 continue
-            stateful = verification is not None and _check(verification, result)
+            stateful = verification is not None and check(verification, result)
         except BaseException as error:
             if verification is not None:
                 verification.over()
@@ -132,13 +143,55 @@ def _retry_until_done(
         else:
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
-            if verification is not None:  # after a change of state the next call may take another path
-                state.verified[kind] = state.verified.get(kind, 0) + (1 if stateful else 2)
             _warn_and_resize(state, helpers, found)
-            return result
+            if verification is None:
+                return result
+            compared = partial(count, state, kind, 1 if stateful else 2)
+            if not verification.later:
+                compared()
+                return result
+            state.awaited[kind] = state.awaited.get(kind, 0) + 1
+            assert eager is not None  # otherwise gradients are compared at once
+            repeat = partial(run_with_retry, state, helpers, what, inputs, eager, probe, computation)
+            outputs = _outputs_of_repeated(state, inputs, restore, repeat)
+            return verification.in_callers_backward(result, outputs, compared)
         finally:
             state.engine.recording = state.engine.watching = False
             state.engine.paths = None
+
+
+def _outputs_of_repeated(
+    state: ArrayState, inputs: Inputs, restore: Callable[[], None], run: Callable[[], Any]
+) -> Repeat:
+    """A function for the caller's backward that repeats a call, with gradients compared at once.
+
+    Args:
+        state: of the array, after the call.
+        inputs: of the call.
+        restore: puts back what the call has changed.
+        run: runs the call.
+    """
+    arenas, training, given = state.arenas, state.skeleton.training, versions(inputs.leaves)
+    autocasts, before = autocast.active(), state.settings.copy()
+
+    def repeat() -> tuple[list[Tensor], bool]:
+        same = state.arenas is arenas and state.skeleton.training == training and versions(inputs.leaves) == given
+        if not same:
+            raise FusionError(
+                "the backward has to compute the forward again, but since then an input or the array has changed",
+                where="array(x)",
+                remedy="change them after the backward, or set array.verify = 'never'",
+            )
+        after = state.snapshot()
+        restore()
+        try:
+            with torch.enable_grad(), autocast.activated(autocasts):
+                result = run()
+        finally:
+            after()
+        return differentiable(result), vars(before) != vars(state.settings)
+
+    return repeat
 
 
 def _is_final(
@@ -211,13 +264,6 @@ def _undo(computation: Computation, result: Any, restore: Callable[[], None]) ->
     restore()
 
 
-def _kinds_of(state: ArrayState, what: str, inputs: Inputs) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The kind of a call without and with the shapes of its inputs."""
-    # A string among the inputs selects a code path (a phase of training).
-    key = (what, state.skeleton.training, torch.is_grad_enabled(), *(v for v in inputs.leaves if isinstance(v, str)))
-    return key, (*key, *((v.dtype, v.shape) for v in inputs.leaves if isinstance(v, Tensor)))
-
-
 def _observe(state: ArrayState, recording: bool, verifying: bool, verifiable: bool) -> None:
     """Let the engine find out what the next attempt does."""
     engine = state.engine
@@ -262,56 +308,6 @@ def _undo_gradients(
         _reset_settings(state, before)
         remedy = "hfta.fuse(..., verify='never') or hfta.Study(..., verify='never') does without this comparison"
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
-
-
-def _verification(
-    state: ArrayState,
-    restore: Callable[[], None],
-    key: tuple[Any, ...],
-    kind: tuple[Any, ...],
-    inputs: Inputs,
-    computation: Computation,
-    new_path: bool,
-) -> Verification | None:
-    """The comparison of this call with the plain module; None if it is not to be verified."""
-    if state.settings.several_architectures:  # padded members are proven by execution
-        return None
-    known = state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)
-    if state.settings.verify == "first" and known and not new_path:
-        return None
-    try:
-        return Verification(state, restore, inputs, computation)
-    except Exception as error:
-        if out_of_memory(error):
-            return None
-        raise
-
-
-def _verifiable(state: ArrayState) -> bool:
-    """True if calls may be verified; a plain module never draws the fast random numbers."""
-    settings, device = state.settings, state.generators.device
-    return not (settings.verify == "never" or settings.fast_rng or device.type == "meta" or capturing(device))
-
-
-def _is_new(state: ArrayState, key: tuple[Any, ...], paths: set[int]) -> bool:
-    """True if some members took a path that was not compared yet."""
-    known = state.paths.get(key, set())
-    return not paths <= known and len(known) < _MOST_PATHS
-
-
-def _enough_shapes(state: ArrayState, key: tuple[Any, ...], kind: tuple[Any, ...]) -> bool:
-    """True if enough input shapes of this kind of call were verified, and this shape was not."""
-    return kind not in state.verified and sum(k[: len(key)] == key for k in state.verified) >= _MOST_SHAPES
-
-
-def _check(verification: Verification, result: Any) -> bool:
-    """See `Verification.check`; False if there is too little memory to compare."""
-    try:
-        return verification.check(result)
-    except Exception as error:
-        if out_of_memory(error):
-            return False
-        raise
 
 
 def result_probe(state: ArrayState, call: Call) -> Probe:

@@ -40,6 +40,7 @@ class ArrayState:
         pending: members whose lazy modules have no shapes yet.
         proven: kinds of calls that are known to run with the current settings.
         verified: by kind of call, how often it was compared with the plain module; 2 ends the comparisons.
+        awaited: by kind of call, how many calls waited for the caller's backward to compare their gradients.
         paths: by kind of call without its shapes, the paths (see `CallPath`) that were compared.
         capture: whether calls may be recorded and replayed.
         followers: objects that keep state per member beside the array; see `Follower`.
@@ -63,6 +64,7 @@ class ArrayState:
         self.pending: list[nn.Module] = []
         self.proven: set[tuple[Any, ...]] = set()
         self.verified: dict[tuple[Any, ...], int] = {}
+        self.awaited: dict[tuple[Any, ...], int] = {}
         self.paths: dict[tuple[Any, ...], set[int]] = {}
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.capture, self.told = True, False

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.eager.blocks import leaf_blocks
+from hfta_nb.eager.caller_backward import CallerBackward, Repeat, without_effects
 from hfta_nb.eager.compare_outcomes import alike, differences, mismatch
 from hfta_nb.eager.divergence import first_divergence, rows_of
 from hfta_nb.eager.engine import Inputs
@@ -27,6 +28,7 @@ from hfta_nb.eager.outcome import (
     Computation,
     MemberOutcome,
     attribute_outcome,
+    differentiable,
     result_outcome,
     stream_outcome,
     submodule_of,
@@ -55,10 +57,19 @@ class Verification:
         restore: puts back what the call changes.
         inputs: of the call.
         computation: what the call computes.
+        later: gradients may be compared in the caller's backward; see `CallerBackward`.
+
+    Attributes:
+        later: after `check`, whether they have to be.
     """
 
     def __init__(
-        self, state: ArrayState, restore: Callable[[], None], inputs: Inputs, computation: Computation
+        self,
+        state: ArrayState,
+        restore: Callable[[], None],
+        inputs: Inputs,
+        computation: Computation,
+        later: bool = False,
     ) -> None:
         self.state, self.restore, self.computation = state, restore, computation
         # The last member: the skeleton is a copy of the first one and has its attributes.
@@ -69,13 +80,13 @@ class Verification:
         self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
         self._nudged: MemberOutcome | None = None
         wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
-        self._learns = torch.is_grad_enabled() and wanted
+        self._differentiated = torch.is_grad_enabled() and wanted and not computation.backward
+        self.later = later and self._differentiated
         state.engine.observed = (self.member, self.gradients) if computation.backward else None
-        state.engine.blocks_run = [] if self._learns and not computation.backward else None
 
     def over(self) -> None:
         """Stop observing the array."""
-        self.state.engine.observed = self.state.engine.blocks_run = None
+        self.state.engine.observed = None
 
     def check(self, result: Any) -> bool:
         """Compare the member's outcome with that of its plain module.
@@ -90,18 +101,22 @@ class Verification:
             Mismatch: the member's outcome differs from the plain module's.
             Exception: the backward of the result fails with the array's current settings.
         """
-        ran = self.state.engine.blocks_run
         self.over()
         together = self._together(result)
         changed = self._changed()
+        self.later = self.later and without_effects(self.state, result)
         try:
-            alone = self.plain_run.outcome()
+            alone = self.plain_run.outcome(differentiate=not self.later)
         except Exception as error:
+            self.later = False
             self._plain_fails(error)
             return False
-        if ran:
+        graph = self.plain_run.graph
+        self.later = self.later and graph is not None and len(graph.outputs) == len(differentiable(result))
+        if self._differentiated and not self.later:
+            alone |= self.plain_run.gradients()
             of_member = MemberGradients(self.state, self.restore, self.inputs, self.computation, self.member)
-            together |= of_member.outcome(ran, self.plain_run.seconds)
+            together |= of_member.outcome()
         if any(key.startswith(PARAMETER) for key in alone):
             together |= self._rows(PARAMETER, self.state.arenas)
         off = self._different(together, alone)
@@ -111,6 +126,11 @@ class Verification:
             self.restore()
             raise mismatch(self.member, off[0], together, alone, path)
         return changed
+
+    def in_callers_backward(self, result: Any, repeat: Repeat, compared: Callable[[], None]) -> Any:
+        """The result as the caller gets it, whose backward compares gradients; see `CallerBackward`."""
+        run = self.plain_run
+        return CallerBackward(self.state, self.inputs, self.member, result, run, repeat, compared).attached(result)
 
     def _plain_fails(self, error: Exception) -> None:
         """Tell, once, that the plain module raises where the array does not, so that nothing can be compared.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -123,3 +123,8 @@ def _holds_tensors(value: Any, depth: int = 0) -> bool:
         return any(_holds_tensors(v, depth + 1) for v in value)
     attributes = _attributes(value)
     return attributes is not None and any(_holds_tensors(v, depth + 1) for v in attributes.values())
+
+
+def versions(leaves: Sequence[Any]) -> list[int]:
+    """For each tensor, how often it has been changed in place."""
+    return [v._version if isinstance(v, Tensor) else 0 for v in leaves]

@@ -107,7 +107,8 @@ class Calls:
                 forwards.remember(entry, plain)
             return replayed[0]
         run = forwards.recorder(entry, computed)
-        return self._eagerly("forward", inputs, run, result_probe(self.state, call), Computation(call))
+        eager = self._in_graph_blocks(computed)
+        return self._eagerly("forward", inputs, run, result_probe(self.state, call), Computation(call), eager)
 
     def evaluate(self, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
         """Every member's result of a function of its output, without gradients."""
@@ -129,10 +130,16 @@ class Calls:
         return self._eagerly(what[0], inputs, run, result_probe(self.state, call), Computation(call))
 
     def _eagerly(
-        self, what: str, inputs: Inputs, run: Callable[[Inputs], Any], probe: Probe, computation: Computation
+        self,
+        what: str,
+        inputs: Inputs,
+        run: Callable[[Inputs], Any],
+        probe: Probe,
+        computation: Computation,
+        eager: Callable[[Inputs], Any] | None = None,
     ) -> Any:
         """Run a call through `vmap`, or member by member where that fails."""
-        return run_with_retry(self.state, self.helpers, what, inputs, run, probe, computation)
+        return run_with_retry(self.state, self.helpers, what, inputs, run, probe, computation, eager)
 
     def _in_graph_blocks(self, computed: Callable[..., Any]) -> Callable[[Inputs], Any]:
         return lambda inputs: computed(inputs, graph_blocks(self.state))

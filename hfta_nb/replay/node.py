@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,11 +14,12 @@ from hfta_nb.eager.blocks import graph_blocks
 from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-from hfta_nb.members.tree import flatten
+from hfta_nb.members.tree import flatten, versions
 from hfta_nb.replay.delivery import assign_grads, delivered, gradient_copies, written
 from hfta_nb.replay.halves import CompiledForward, ForwardEntry
 from hfta_nb.replay.signature import watched
 from hfta_nb.replay.verify import Before, failure
+from hfta_nb.rules import autocast
 
 Run = Callable[[Inputs, Sequence[Block]], Any]
 """Computes the outputs eagerly, block by block."""
@@ -64,7 +64,7 @@ class SavedContext:
         self.serial = made.serial
         self._read = [p._version for p in made.needs[0]]
         self._given = versions(inputs.leaves)
-        self._autocast = _autocast() if torch._C._is_any_autocast_enabled() else ()
+        self._autocast = autocast.active() if torch._C._is_any_autocast_enabled() else ()
 
     @property
     def spent(self) -> bool:
@@ -165,10 +165,7 @@ class SavedContext:
         if self.start is not None:
             self.start.put_back()
         try:
-            with ExitStack() as stack:
-                stack.enter_context(torch.enable_grad())
-                for kind, dtype in self._autocast:
-                    stack.enter_context(torch.autocast(kind, dtype=dtype))
+            with torch.enable_grad(), autocast.activated(self._autocast):
                 result = run(inputs, graph_blocks(state))
         finally:
             now()
@@ -196,16 +193,6 @@ def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool
         return all(torch._C._will_engine_execute_node(node) for node, _ in nodes)
     except RuntimeError:  # within `torch.autograd.grad`, which returns the gradients
         return False
-
-
-def versions(leaves: Sequence[Any]) -> list[int]:
-    """For each tensor, how often it has been changed in place."""
-    return [v._version if isinstance(v, Tensor) else 0 for v in leaves]
-
-
-def _autocast() -> tuple[tuple[str, torch.dtype], ...]:
-    """The devices with active autocast, and its dtype."""
-    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
 
 
 def _passed(made: CompiledForward, upstream: Sequence[Tensor]) -> list[Any]:

@@ -8,8 +8,8 @@ Source: "Autocast Op Reference" of torch.amp, for CUDA and CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -83,6 +83,20 @@ def uncast() -> Iterator[None]:
     finally:
         for kind in kinds:
             torch.set_autocast_enabled(kind, True)
+
+
+def active() -> tuple[tuple[str, torch.dtype], ...]:
+    """The devices with active autocast, and its dtype."""
+    return tuple((kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+
+
+@contextmanager
+def activated(autocasts: Iterable[tuple[str, torch.dtype]]) -> Iterator[None]:
+    """The context in which these are active, for a backward that repeats a forward."""
+    with ExitStack() as stack:
+        for kind, dtype in autocasts:
+            stack.enter_context(torch.autocast(kind, dtype=dtype))
+        yield
 
 
 def _may(tensor: Tensor, kind: str) -> bool:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.eager.retry import _MOST_PATHS
+from hfta_nb.eager.verified_kinds import _MOST_PATHS
 from hfta_nb.errors import ArrayWarning
 from tests.contract.serial import make
 from tests.contract.test_verification import counted, losses, under_vmap

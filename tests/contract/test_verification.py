@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.array import FusedArray
-from hfta_nb.eager import member_gradients
+from hfta_nb.eager import verified_kinds
 from hfta_nb.eager.plain_copies import copied_module, plain_member
 from hfta_nb.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, StudyError
@@ -126,13 +126,13 @@ class Blocking(nn.Module):
         return torch.tanh(self.linear(x.detach() if under_vmap() else x))
 
 
-@pytest.mark.parametrize("form", ["backward", "array(x)", "array(x), by a new call of two"])
+@pytest.mark.parametrize("form", ["backward", "array(x)", "array(x), compared at once"])
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "per member"])
 def test_gradients_of_inputs_are_compared(
     form: str, own: bool, verified: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if form.endswith("two"):
-        monkeypatch.setattr(member_gradients, "_LONG_S", -1.0)
+    if form.endswith("at once"):
+        monkeypatch.setattr(verified_kinds, "_MOST_AWAITED", 0)
     modules = make(Blocking, 3, torch.float64, CPU)
     array, y = hfta.fuse(modules), torch.randn(6, 5, dtype=torch.float64)
     x = torch.randn(*((3,) if own else ()), 6, 5, dtype=torch.float64, requires_grad=True)

@@ -1,0 +1,175 @@
+"""The backward of a verified `array(x)`, which belongs to the caller.
+
+The caller gets one node in place of the graph of the call. Its backward runs that graph, and compares the gradients of
+one member with those of its plain module before they reach `.grad`. If they differ, or the graph can't be
+differentiated, the call is repeated with other settings, and the node returns the gradients of that call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.autograd_nodes import nodes, own_function
+from hfta_nb.eager.compare_outcomes import differences
+from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.outcome import MemberOutcome, differentiable, gradient_outcome
+from hfta_nb.eager.plain_run import PlainRun
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import out_of_memory
+from hfta_nb.members.tree import flatten, unflatten
+
+_HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
+
+Repeat = Callable[[], tuple[list[Tensor], bool]]
+"""Repeats a call and compares its gradients; returns the outputs to differentiate, and whether settings changed."""
+
+
+def comparable_later(state: ArrayState, inputs: Inputs) -> bool:
+    """True if the gradients of this call may be compared in the caller's backward.
+
+    Hooks, and members that run alone, may change the module in the backward; a shared input gets the sum of all
+    members' gradients.
+    """
+    engine, settings = state.engine, state.settings
+    leaves = zip(inputs.leaves, inputs.per_member, strict=True)
+    return not (
+        settings.block_size == 1
+        or engine.one_by_one
+        or engine.architectures is not None
+        or torch._C._functorch.maybe_current_level()
+        or torch.autograd.forward_ad._current_level >= 0
+        or any(isinstance(v, Tensor) and v.requires_grad and not own for v, own in leaves)
+        or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in state.tensors.parameters())
+        or any(m._backward_hooks or m._backward_pre_hooks for m in state.skeleton.modules())
+    )
+
+
+def without_effects(state: ArrayState, result: Any) -> bool:
+    """True if this result's backward changes nothing that the model holds, and nothing else refers to its graph."""
+    engine = state.engine
+    if (
+        engine.attributes.values
+        or engine.process_streams.drawn
+        or any(hook in used for hook in _HOOKS for used in engine.used)
+    ):
+        return False
+    return not any(map(own_function, nodes(differentiable(result))))
+
+
+class CallerBackward:
+    """Differentiates what a call has returned, the first time with a comparison.
+
+    Args:
+        state: of the array.
+        inputs: of the call.
+        member: the number of the member that is compared.
+        result: of the call.
+        plain_run: the same call of the member's plain module.
+        repeat: repeats the call.
+        compared: called when the gradients of all outputs have been compared.
+
+    Attributes:
+        wrong: the call has been repeated with other settings, and its own graph is not used any more.
+    """
+
+    def __init__(
+        self,
+        state: ArrayState,
+        inputs: Inputs,
+        member: int,
+        result: Any,
+        plain_run: PlainRun,
+        repeat: Repeat,
+        compared: Callable[[], None],
+    ) -> None:
+        self.state, self.inputs, self.member = state, inputs, member
+        self.repeat, self.compared, self.wrong = repeat, compared, False
+        self.plain_run: PlainRun | None = plain_run
+        named = [(name, p) for name, p in state.tensors.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in named]
+        self.roots = [*(p for _, p in named), *inputs.grad_leaves()]
+        self.outputs = differentiable(result)
+
+    def attached(self, result: Any) -> Any:
+        """The result as the caller gets it: functions of the parameters and inputs."""
+        leaves, rebuild = flatten(result)
+        handed_out = iter(_Compared.apply(self, [v.detach() for v in self.outputs], *self.roots))  # type: ignore[no-untyped-call]
+        own = {id(v) for v in self.outputs}
+        return unflatten(rebuild, [next(handed_out) if id(v) in own else v for v in leaves])
+
+    def gradients(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients of the roots for those of the outputs."""
+        plain_run, self.plain_run = self.plain_run, None
+        if self.wrong or torch.is_grad_enabled():  # a later backward through gradients that have a graph comes here too
+            return self._of_repeated(grads)
+        try:
+            found = self._differentiated(self.outputs, grads)
+        except Exception as error:
+            if plain_run is None or out_of_memory(error):
+                raise
+            repeated = self._of_repeated(grads)
+            if not self.wrong:
+                raise
+            return repeated
+        if plain_run is None or self._equal(plain_run, grads, found):
+            return found
+        repeated = self._of_repeated(grads)
+        return repeated if self.wrong else found
+
+    def _of_repeated(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients of a repeated call, which has a graph of its own."""
+        outputs, changed = self.repeat()
+        self.wrong = self.wrong or changed
+        return self._differentiated(outputs, grads)
+
+    def _differentiated(self, outputs: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        pairs = [(v, g) for v, g in zip(outputs, grads, strict=True) if g is not None]
+        if not pairs:
+            return [None for _ in self.roots]
+        create = torch.is_grad_enabled()
+        return torch.autograd.grad(
+            [v for v, _ in pairs],
+            self.roots,
+            [g for _, g in pairs],
+            retain_graph=create or torch._C._autograd._get_current_graph_task_keep_graph(),
+            create_graph=create,
+            allow_unused=True,
+        )
+
+    def _equal(self, plain_run: PlainRun, grads: Sequence[Tensor | None], found: Sequence[Tensor | None]) -> bool:
+        """True if the member has the gradients of its plain module."""
+        own = [None if g is None else g.detach()[self.member] for g in grads]
+        with torch.no_grad():
+            try:
+                alone = plain_run.gradients(own)
+                off = differences(self._of_member(found), alone, lambda key: True)
+            except Exception as error:
+                if out_of_memory(error):
+                    return True
+                raise
+        if not off and all(g is not None and bool(g.any()) for g in own):
+            self.compared()
+        return not off
+
+    def _of_member(self, found: Sequence[Tensor | None]) -> MemberOutcome:
+        count = len(self.names)
+        own = [None if g is None else g.detach()[self.member] for g in found[:count]]
+        return gradient_outcome(self.names, own, self.inputs.of_member(found[count:], self.member))
+
+
+class _Compared(torch.autograd.Function):
+    """The outputs of a verified call, as functions of parameters and inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, backward: CallerBackward, outputs: list[Tensor], *roots: Tensor) -> tuple[Tensor, ...]:
+        ctx.backward_of_call = backward
+        ctx.set_materialize_grads(False)
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        return (None, None, *ctx.backward_of_call.gradients(grads))
