@@ -7,6 +7,7 @@ differentiated, the call is repeated with other settings, and the node returns t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ from hfta_nb.eager.compare_outcomes import differences
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import MemberOutcome, differentiable, gradient_outcome
 from hfta_nb.eager.plain_run import PlainRun
+from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.errors import out_of_memory
+from hfta_nb.errors import ArrayWarning, out_of_memory
 from hfta_nb.members.tree import flatten, unflatten
 
 _HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
@@ -58,6 +60,14 @@ def without_effects(state: ArrayState, result: Any) -> bool:
     ):
         return False
     return not any(map(own_function, nodes(differentiable(result))))
+
+
+def tell_of_failure(state: ArrayState, member: int, error: Exception) -> None:
+    """Tell, once, that the plain module raises where the array does not, so that nothing can be compared."""
+    text = f"the plain module of member {member} raises where the array does not, so the two can't be compared"
+    note = f"{text}: {type(error).__name__}: {error}".splitlines()[0]
+    if state.settings.remark(note):
+        warnings.warn(f"{note}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
 
 
 class CallerBackward:
@@ -148,9 +158,10 @@ class CallerBackward:
                 alone = plain_run.gradients(own)
                 off = differences(self._of_member(found), alone, lambda key: True)
             except Exception as error:
-                if out_of_memory(error):
-                    return True
-                raise
+                if not out_of_memory(error):
+                    tell_of_failure(self.state, self.member, error)
+                self.compared()
+                return True
         if not off and all(g is not None and bool(g.any()) for g in own):
             self.compared()
         return not off

@@ -8,7 +8,6 @@ on, and the call is repeated.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.eager.blocks import leaf_blocks
-from hfta_nb.eager.caller_backward import CallerBackward, Repeat, without_effects
+from hfta_nb.eager.caller_backward import CallerBackward, Repeat, tell_of_failure, without_effects
 from hfta_nb.eager.compare_outcomes import alike, differences, mismatch
 from hfta_nb.eager.divergence import first_divergence, rows_of
 from hfta_nb.eager.engine import Inputs
@@ -35,10 +34,9 @@ from hfta_nb.eager.outcome import (
 )
 from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.plain_run import PlainRun
-from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.tolerance import largest_value
-from hfta_nb.errors import ArrayWarning, out_of_memory
+from hfta_nb.errors import out_of_memory
 from hfta_nb.members.arena import Arena
 
 VERIFY_MODES = ("first", "always", "never")
@@ -139,12 +137,8 @@ class Verification:
         """
         if out_of_memory(error):
             raise error
-        if self.plain_run.answered and not self.computation.backward:
-            return
-        text = f"the plain module of member {self.member} raises where the array does not, so the two can't be compared"
-        note = f"{text}: {type(error).__name__}: {error}".splitlines()[0]
-        if self.state.settings.remark(note):
-            warnings.warn(f"{note}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
+        if self.computation.backward or not self.plain_run.answered:
+            tell_of_failure(self.state, self.member, error)
 
     def _changed(self) -> bool:
         """True if the call has changed state that the member holds."""

@@ -96,6 +96,26 @@ def test_a_backward_that_fails_is_mended(verified: None) -> None:
         assert_grads(array, of_serial(modules, lambda module: module(x).square().sum()))
 
 
+class OverwritingAlone(nn.Module):
+    """Alone, writes into what its backward needs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = torch.sigmoid(self.inner(x))
+        return found if under_vmap() else found.mul_(1)
+
+
+def test_a_plain_module_that_cannot_be_differentiated_is_told_once(verified: None) -> None:
+    array, x = hfta.fuse(make(OverwritingAlone, 3, DOUBLE, CPU)), torch.randn(6, 5, dtype=DOUBLE)
+    with pytest.warns(ArrayWarning, match="raises where the array does not") as told:
+        for _ in range(3):
+            array(x).sum().backward()
+    assert len(told) == 1
+
+
 @pytest.mark.parametrize("calls", [1, 4])
 def test_right_gradients_cost_no_other_call(calls: int, verified: None, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = compared_at_once(monkeypatch)
