@@ -36,7 +36,7 @@ from tests.browser import chromium  # noqa: E402
 from tests.browser.conftest import CHROMIUM_FLAGS  # noqa: E402
 from tests.browser.jupyter import Lab  # noqa: E402
 from tests.browser.notebook import Notebook  # noqa: E402
-from tests.browser.polling import eventually  # noqa: E402
+from tests.polling import eventually  # noqa: E402
 
 BAR = 0.95
 SETTLE_S = 1.0  # after the view appeared or went: JupyterLab runs a cell then, in both cases

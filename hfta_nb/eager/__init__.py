@@ -14,7 +14,7 @@ Open `state.py` first, then `engine.py`.
 | `gradients` | block-wise differentiation; writes gradients into the arena |
 | `retry`, `fallback`, `handlers` | after an error, changes the settings and repeats the call |
 | `shared_input_warning` | the warning about an input that looks as if it were per member |
-| `verification`, `verified_kinds`, `plain_run` | compare one member with its plain module, and which calls are compared |
+| `verification`, `verified_kinds`, `plain_run` | compare one member with its plain module in the first calls |
 | `caller_backward`, `member_gradients` | its gradients by `array(x)`, in the caller's backward or at once |
 | `outcome`, `compare_outcomes`, `divergence`, `tolerance` | what is compared, and where a difference begins |
 | `intercept`, `member_modules`, `plain_copies` | replacements of a submodule's `forward`; a member's copy of a module |

@@ -23,7 +23,7 @@ from hfta_nb.eager.outcome import Computation, differentiable
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of
+from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of, wait
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.members.tree import versions
@@ -81,26 +81,29 @@ def run_with_retry(
     try:
         with state.own_attributes():
             state.engine.follow_root()
-            return _retry_until_done(state, helpers, what, inputs, run, probe, computation, eager)
+            return _retry_until_done(state, helpers, _Attempted(what, inputs, run, probe, computation, eager))
     finally:
         state.engine.process_streams.end()
 
 
-def _retry_until_done(
-    state: ArrayState,
-    helpers: RetryHelpers,
-    what: str,
-    inputs: Inputs,
-    run: Callable[[Inputs], Any],
-    probe: Probe,
-    computation: Computation,
-    eager: Callable[[Inputs], Any] | None,
-) -> Any:
+class _Attempted(NamedTuple):
+    """A call, as `run_with_retry` is given it."""
+
+    what: str
+    inputs: Inputs
+    run: Callable[[Inputs], Any]
+    probe: Probe
+    computation: Computation
+    eager: Callable[[Inputs], Any] | None
+
+
+def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted) -> Any:
+    inputs, computation = call.inputs, call.computation
     if state.pending:
         helpers.materialise(inputs)
     warn_of_shared_input(state, inputs)
     before = state.settings.copy()
-    key, kind = kinds_of(state, what, inputs)
+    key, kind = kinds_of(state, call.what, inputs)
     found: Mismatch | None = None
     new_path, comparable = False, verifiable(state)
     while True:
@@ -108,15 +111,15 @@ def _retry_until_done(
         state.engine.process_streams.rewind()
         verification = None
         if comparable:
-            later = eager is not None and may_wait(state, kind, inputs)
+            later = call.eager is not None and may_wait(state, kind, inputs)
             verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
         _observe(state, new_path or key not in state.proven, verification is not None, comparable)
         result = None
         try:
             if state.engine.recording and state.settings.unproven:
                 watched = replace(inputs.watched(), copied=state.settings.private)
-                helpers.prove(state, lambda blocks: probe(watched, blocks))  # noqa: B023
-            result = _run_guarding_inputs(state, inputs, run)
+                helpers.prove(state, lambda blocks: call.probe(watched, blocks))  # noqa: B023
+            result = _run_guarding_inputs(state, inputs, call.run)
             paths, state.engine.paths = state.engine.paths or set(), None
             if verification is None and not state.engine.recording and is_new(state, key, paths):
                 new_path = True  # something that the code reads has changed
@@ -144,33 +147,29 @@ def _retry_until_done(
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
             _warn_and_resize(state, helpers, found)
-            if verification is None:
-                return result
             compared = partial(count, state, kind, 1 if stateful else 2)
-            if not verification.later:
+            if verification is not None and verification.later:
+                wait(state, kind)
+                return verification.in_callers_backward(result, _repeat(state, helpers, call, restore), compared)
+            if verification is not None:
                 compared()
-                return result
-            state.awaited[kind] = state.awaited.get(kind, 0) + 1
-            assert eager is not None  # otherwise gradients are compared at once
-            repeat = partial(run_with_retry, state, helpers, what, inputs, eager, probe, computation)
-            outputs = _outputs_of_repeated(state, inputs, restore, repeat)
-            return verification.in_callers_backward(result, outputs, compared)
+            return result
         finally:
             state.engine.recording = state.engine.watching = False
             state.engine.paths = None
 
 
-def _outputs_of_repeated(
-    state: ArrayState, inputs: Inputs, restore: Callable[[], None], run: Callable[[], Any]
-) -> Repeat:
-    """A function for the caller's backward that repeats a call, with gradients compared at once.
+def _repeat(state: ArrayState, helpers: RetryHelpers, call: _Attempted, restore: Callable[[], None]) -> Repeat:
+    """A function that repeats a call in the caller's backward, with gradients compared at once.
 
     Args:
         state: of the array, after the call.
-        inputs: of the call.
+        helpers: functions of the array.
+        call: to repeat.
         restore: puts back what the call has changed.
-        run: runs the call.
     """
+    assert call.eager is not None  # otherwise gradients are compared at once
+    inputs, again = call.inputs, call._replace(run=call.eager, eager=None)
     arenas, training, given = state.arenas, state.skeleton.training, versions(inputs.leaves)
     autocasts, before = autocast.active(), state.settings.copy()
 
@@ -186,7 +185,7 @@ def _outputs_of_repeated(
         restore()
         try:
             with torch.enable_grad(), autocast.activated(autocasts):
-                result = run()
+                result = run_with_retry(state, helpers, *again)
         finally:
             after()
         return differentiable(result), vars(before) != vars(state.settings)

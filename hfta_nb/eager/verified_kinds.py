@@ -67,6 +67,11 @@ def may_wait(state: ArrayState, kind: tuple[Any, ...], inputs: Inputs) -> bool:
     return state.awaited.get(kind, 0) < _MOST_AWAITED and comparable_later(state, inputs)
 
 
+def wait(state: ArrayState, kind: tuple[Any, ...]) -> None:
+    """Note that a call waits for the caller's backward."""
+    state.awaited[kind] = state.awaited.get(kind, 0) + 1
+
+
 def verifiable(state: ArrayState) -> bool:
     """True if calls may be verified; a plain module never draws the fast random numbers."""
     settings, device = state.settings, state.generators.device
