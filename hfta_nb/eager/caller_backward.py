@@ -125,7 +125,7 @@ class CallerBackward:
             if not self.wrong:
                 raise
             return repeated
-        if plain_run is None or self._equal(plain_run, grads, found):
+        if plain_run is None or all(g is None for g in grads) or self._equal(plain_run, grads, found):
             return found
         repeated = self._of_repeated(grads)
         return repeated if self.wrong else found
