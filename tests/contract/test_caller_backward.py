@@ -35,15 +35,15 @@ class Halved(nn.Module):
 
 
 class Overwriting(nn.Module):
-    """Under `vmap`, writes into what its backward needs."""
+    """Under `vmap`, or alone, writes into what its backward needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: bool) -> None:
         super().__init__()
-        self.inner = nn.Linear(5, 5)
+        self.inner, self.together = nn.Linear(5, 5), together
 
     def forward(self, x: Tensor) -> Tensor:
         found = torch.sigmoid(self.inner(x))
-        return found.mul_(1) if under_vmap() else found
+        return found.mul_(1) if under_vmap() == self.together else found
 
 
 def plain() -> nn.Module:
@@ -88,7 +88,7 @@ def test_wrong_gradients_are_mended_before_they_reach_grad(verified: None) -> No
 
 
 def test_a_backward_that_fails_is_mended(verified: None) -> None:
-    modules, x = make(Overwriting, 3, DOUBLE, CPU), torch.randn(6, 5, dtype=DOUBLE)
+    modules, x = make(lambda: Overwriting(True), 3, DOUBLE, CPU), torch.randn(6, 5, dtype=DOUBLE)
     array = hfta.fuse(modules)
     for _ in range(4):
         array.zero_grad()
@@ -96,20 +96,8 @@ def test_a_backward_that_fails_is_mended(verified: None) -> None:
         assert_grads(array, of_serial(modules, lambda module: module(x).square().sum()))
 
 
-class OverwritingAlone(nn.Module):
-    """Alone, writes into what its backward needs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(5, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found = torch.sigmoid(self.inner(x))
-        return found if under_vmap() else found.mul_(1)
-
-
 def test_a_plain_module_that_cannot_be_differentiated_is_told_once(verified: None) -> None:
-    array, x = hfta.fuse(make(OverwritingAlone, 3, DOUBLE, CPU)), torch.randn(6, 5, dtype=DOUBLE)
+    array, x = hfta.fuse(make(lambda: Overwriting(False), 3, DOUBLE, CPU)), torch.randn(6, 5, dtype=DOUBLE)
     with pytest.warns(ArrayWarning, match="raises where the array does not"):
         array(x).sum().backward()
     with warnings.catch_warnings():
