@@ -218,9 +218,9 @@ def in_child(name: str, python: str) -> dict[str, Any]:
         return {
             "model": name,
             "package": MODELS[name].package,
-            "backward": FAILS,
-            "array(x)": FAILS,
-            "note": str(error)[:200],
+            "backward": RAISES,
+            "array(x)": RAISES,
+            "note": f"the process gave no answer: {error}"[:200],
         }
 
 

@@ -2,32 +2,34 @@
 
 The caller gets one node in place of the graph of the call. Its backward runs that graph, and compares the gradients of
 one member with those of its plain module before they reach `.grad`. If they differ, or the graph can't be
-differentiated, the call is repeated with other settings, and the node returns the gradients of that call.
+differentiated, the call is repeated with other settings, and the node returns the gradients of that call. Gradients
+that differ no more than those of the plain module do when its last bits change count as equal.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hfta_nb.eager.autograd_nodes import nodes, own_function
-from hfta_nb.eager.compare_outcomes import differences
+from hfta_nb.eager.compare_outcomes import differences, sensitive
+from hfta_nb.eager.differentiate import vector_jacobian
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import MemberOutcome, differentiable, gradient_outcome
+from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.plain_run import PlainRun
 from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.errors import ArrayWarning, out_of_memory
-from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.errors import ArrayWarning, FusionError, out_of_memory
+from hfta_nb.members.tree import flatten, unflatten, versions
+from hfta_nb.rules import autocast
 
 _HOOKS = ("register_hook", "register_post_accumulate_grad_hook")
-
-Repeat = Callable[[], tuple[list[Tensor], bool]]
-"""Repeats a call and compares its gradients; returns the outputs to differentiate, and whether settings changed."""
 
 
 def comparable_later(state: ArrayState, inputs: Inputs) -> bool:
@@ -70,16 +72,59 @@ def tell_of_failure(state: ArrayState, member: int, error: Exception) -> None:
         warnings.warn(f"{note}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
 
 
-class CallerBackward:
-    """Differentiates what a call has returned, the first time with a comparison.
+class Repeat:
+    """Repeats a call in the caller's backward; created after the call.
 
     Args:
         state: of the array.
         inputs: of the call.
+        restore: puts back what the call has changed.
+        run: makes the call, with gradients compared at once.
+    """
+
+    def __init__(self, state: ArrayState, inputs: Inputs, restore: Callable[[], None], run: Callable[[], Any]) -> None:
+        self.state, self.inputs, self._restore, self._run = state, inputs, restore, run
+        self._arenas, self._training, self._given = state.arenas, state.skeleton.training, versions(inputs.leaves)
+        self._autocasts, self._settings = autocast.active(), state.settings.copy()
+
+    @contextmanager
+    def rewound(self) -> Iterator[None]:
+        """The context in which the array is as it was before the call.
+
+        Raises:
+            FusionError: an input or the array has changed since the call.
+        """
+        state = self.state
+        same = state.arenas is self._arenas and state.skeleton.training == self._training
+        if not same or versions(self.inputs.leaves) != self._given:
+            raise FusionError(
+                "the backward has to compute the forward again, but since then an input or the array has changed",
+                where="array(x)",
+                remedy="change them after the backward, or set array.verify = 'never'",
+            )
+        after = state.snapshot()
+        self._restore()
+        try:
+            with torch.enable_grad(), autocast.activated(self._autocasts):
+                yield
+        finally:
+            after()
+
+    def outputs(self) -> tuple[list[Tensor], bool]:
+        """The outputs to differentiate, and whether settings of the array have changed since the call."""
+        with self.rewound():
+            result = self._run()
+        return differentiable(result), vars(self._settings) != vars(self.state.settings)
+
+
+class CallerBackward:
+    """Differentiates what a call has returned, the first time with a comparison.
+
+    Args:
+        repeat: repeats the call.
         member: the number of the member that is compared.
         result: of the call.
         plain_run: the same call of the member's plain module.
-        repeat: repeats the call.
         compared: called when the gradients of all outputs have been compared.
 
     Attributes:
@@ -88,16 +133,14 @@ class CallerBackward:
 
     def __init__(
         self,
-        state: ArrayState,
-        inputs: Inputs,
+        repeat: Repeat,
         member: int,
         result: Any,
         plain_run: PlainRun,
-        repeat: Repeat,
         compared: Callable[[], None],
     ) -> None:
-        self.state, self.inputs, self.member = state, inputs, member
-        self.repeat, self.compared, self.wrong = repeat, compared, False
+        self.repeat, self.member, self.compared, self.wrong = repeat, member, compared, False
+        self.state, self.inputs = state, inputs = repeat.state, repeat.inputs
         self.plain_run: PlainRun | None = plain_run
         named = [(name, p) for name, p in state.tensors.named_parameters() if p.requires_grad]
         self.names = [name for name, _ in named]
@@ -132,7 +175,7 @@ class CallerBackward:
 
     def _of_repeated(self, grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """The gradients of a repeated call, which has a graph of its own."""
-        outputs, changed = self.repeat()
+        outputs, changed = self.repeat.outputs()
         self.wrong = self.wrong or changed
         return self._differentiated(outputs, grads)
 
@@ -141,30 +184,43 @@ class CallerBackward:
         if not pairs:
             return [None for _ in self.roots]
         create = torch.is_grad_enabled()
-        return torch.autograd.grad(
-            [v for v, _ in pairs],
-            self.roots,
-            [g for _, g in pairs],
-            retain_graph=create or torch._C._autograd._get_current_graph_task_keep_graph(),
-            create_graph=create,
-            allow_unused=True,
-        )
+        retain = create or torch._C._autograd._get_current_graph_task_keep_graph()
+        return vector_jacobian([v for v, _ in pairs], self.roots, [g for _, g in pairs], retain, create)
 
     def _equal(self, plain_run: PlainRun, grads: Sequence[Tensor | None], found: Sequence[Tensor | None]) -> bool:
         """True if the member has the gradients of its plain module."""
         own = [None if g is None else g.detach()[self.member] for g in grads]
+        together = self._of_member(found)
         with torch.no_grad():
             try:
                 alone = plain_run.gradients(own)
-                off = differences(self._of_member(found), alone, lambda key: True)
+                off = differences(together, alone, lambda key: True)
             except Exception as error:
                 if not out_of_memory(error):
                     tell_of_failure(self.state, self.member, error)
                 self.compared()
                 return True
+        if off:
+            off = self._beyond_rounding(plain_run, own, off, together, alone)
         if not off and all(g is not None and bool(g.any()) for g in own):
             self.compared()
         return not off
+
+    def _beyond_rounding(
+        self,
+        plain_run: PlainRun,
+        grads: Sequence[Tensor | None],
+        off: list[str],
+        together: MemberOutcome,
+        alone: MemberOutcome,
+    ) -> list[str]:
+        """Those of the differences that do not come from rounding; all if that can't be known here."""
+        try:
+            with self.repeat.rewound():
+                nudged = plain_run.nudged_gradients(plain_member(self.state, self.member), grads)
+        except Exception:  # repeating the call, which follows, raises the error of a member
+            return off
+        return [key for key in off if not sensitive(together.get(key), alone[key], nudged.get(key))]
 
     def _of_member(self, found: Sequence[Tensor | None]) -> MemberOutcome:
         count = len(self.names)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
+from hfta_nb.eager.differentiate import vector_jacobian
 from hfta_nb.eager.intercept import Handler, forwards_replaced, intercepted
 from hfta_nb.members.generators import MemberGenerators, current_state, set_state
 from hfta_nb.members.tensor_slots import TensorSlots
@@ -305,7 +306,7 @@ class _Segment(torch.autograd.Function):
         into = [t for t in tensors if t.requires_grad]
         found: Sequence[Tensor | None] = [None] * len(into)
         if pairs and into:
-            found = torch.autograd.grad([o for o, _ in pairs], into, [g for _, g in pairs], allow_unused=True)
+            found = vector_jacobian([o for o, _ in pairs], into, [g for _, g in pairs])
         left = iter(found)
         return None, None, *(next(left) if w else None for w in wanted)
 

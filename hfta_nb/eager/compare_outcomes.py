@@ -15,6 +15,9 @@ from hfta_nb.eager.outcome import MemberOutcome
 from hfta_nb.eager.tolerance import allowed_difference, close, largest_value, tolerance_of
 
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
+_SENSITIVE = 32.0
+"""A member may differ this many times as much as the plain module does when last bits change."""
+
 _LARGEST = ("gradient", "parameter")
 """Kinds of results whose tolerance depends on the largest value of the kind."""
 
@@ -62,6 +65,21 @@ def differences(together: MemberOutcome, alone: MemberOutcome, must_have: Callab
             off.append(pair.key)
     order = {key: i for i, key in enumerate(alone)}
     return sorted(off, key=order.__getitem__)
+
+
+def sensitive(own: Any, alone: Any, nudged: Any) -> bool:
+    """True if the plain module's own value differs as much when the last bits of its parameters change.
+
+    Args:
+        own: the member's value.
+        alone: the plain module's value.
+        nudged: that value after last bits have changed; see `PlainRun.nudged_outcome`.
+    """
+    if not (isinstance(own, Tensor) and isinstance(alone, Tensor) and isinstance(nudged, Tensor)):
+        return not alike(nudged, alone, None)
+    if not alone.is_floating_point() or not own.shape == alone.shape == nudged.shape:
+        return not alike(nudged, alone, None)
+    return largest_value(own - alone) <= _SENSITIVE * largest_value(nudged - alone)
 
 
 def mismatch(member: int, key: str, together: MemberOutcome, alone: MemberOutcome, path: str | None) -> Mismatch:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.autograd_nodes import nodes, own_function
+from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.state import ArrayState
@@ -76,22 +77,6 @@ def scalar(loss: Any) -> Tensor:
         shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
         raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
     return loss
-
-
-def vector_jacobian(
-    outputs: Sequence[Tensor], inputs: Sequence[Tensor], grads: Sequence[Tensor]
-) -> Sequence[Tensor | None]:
-    """`torch.autograd.grad` with gradients of the outputs; the graph is retained.
-
-    Torch's function imports its symbolic shapes when gradients are passed, which takes up to a second the first time.
-    """
-    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
-    if run is None:  # another version of torch
-        return torch.autograd.grad(outputs, inputs, grads, retain_graph=True, allow_unused=True)
-    found: Sequence[Tensor | None] = run(
-        tuple(outputs), tuple(grads), True, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
-    )
-    return found
 
 
 def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor | None]:
@@ -266,4 +251,4 @@ class Gradients:
         self.state.clear_padding(self.received)
         pairs = [(x, g) for x, g in zip(self.given, self.upstream, strict=True) if g is not None]
         if pairs:
-            torch.autograd.backward([x for x, _ in pairs], [g for _, g in pairs])
+            add_to_grad([x for x, _ in pairs], [g for _, g in pairs])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.attributes import AttributeKey, AttributesBefore, tracked_attributes, values_of
+from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import (
     BUFFER,
@@ -73,7 +74,12 @@ class PlainRun:
         Args:
             differentiate: compute the gradients of a weighted sum of the outputs too, if the call computes none.
         """
-        return self.outcome_of(self._plain, differentiate=differentiate)
+        found, self.graph = self._run(self._plain, None, differentiate)
+        return found
+
+    def outcome_of(self, plain: nn.Module) -> MemberOutcome:
+        """What another module of the member's class computes."""
+        return self._run(plain)[0]
 
     def gradients(self, grads: Sequence[Tensor | None] | None = None) -> MemberOutcome:
         """The gradients of the parameters and inputs after `outcome`, once.
@@ -82,18 +88,24 @@ class PlainRun:
             grads: of the outputs; None for those of a weighted sum.
         """
         graph, self.graph = self.graph, None
-        if graph is None:
-            return {}
-        if grads is None:
-            return self._differentiated([weighted_sum(graph.outputs)], None, graph.plain, graph.leaves)
-        pairs = [(v, g) for v, g in zip(graph.outputs, grads, strict=True) if g is not None]
-        return self._differentiated([v for v, _ in pairs], [g for _, g in pairs], graph.plain, graph.leaves)
+        return self._of_graph(graph, grads)
 
-    def nudged_outcome(self, plain: nn.Module) -> MemberOutcome:
-        """What a copy of the plain module computes after the last bits of its parameters have changed.
+    def nudged_outcome(self, plain: nn.Module, differentiate: bool = True) -> MemberOutcome:
+        """What the plain module computes after the last bits of its parameters have changed.
 
         Without parameters (a loss of existing outputs), those of the member's own inputs change.
+
+        Args:
+            plain: a copy of the member before the call, to be changed.
+            differentiate: see `outcome`.
         """
+        return self._nudged(plain, differentiate)[0]
+
+    def nudged_gradients(self, plain: nn.Module, grads: Sequence[Tensor | None]) -> MemberOutcome:
+        """The gradients after last bits have changed; see `nudged_outcome` and `gradients`."""
+        return self._of_graph(self._nudged(plain, False)[1], grads)
+
+    def _nudged(self, plain: nn.Module, differentiate: bool) -> tuple[MemberOutcome, PlainGraph | None]:
         learned = [p for p in plain.parameters() if p.is_floating_point()]
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
@@ -101,18 +113,18 @@ class PlainRun:
                 signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
                 p.mul_(1 + torch.finfo(p.dtype).eps * signs)
         if learned:
-            return self.outcome_of(plain)
+            return self._run(plain, None, differentiate)
         leaves = copied_leaves(self._leaves)
         with torch.no_grad():
             for v, own in zip(leaves, self._own, strict=True):
                 if own and v.is_floating_point():
                     fewer = torch.randint(0, 2, v.shape, generator=generator).to(v)
                     v.mul_(1 - torch.finfo(v.dtype).eps * fewer)  # a probability stays within [0, 1]
-        return self.outcome_of(plain, leaves)
+        return self._run(plain, leaves, differentiate)
 
-    def outcome_of(
+    def _run(
         self, plain: nn.Module, leaves: list[Any] | None = None, differentiate: bool = True
-    ) -> MemberOutcome:
+    ) -> tuple[MemberOutcome, PlainGraph | None]:
         """What a module of the member's class computes; the array's random streams are left unchanged.
 
         Parameters are part of it if they differ from the member's in the array.
@@ -121,6 +133,9 @@ class PlainRun:
             plain: the module.
             leaves: of the inputs; None for those of the call.
             differentiate: see `outcome`.
+
+        Returns:
+            The outcome, and what can still be differentiated.
         """
         generators = self.state.generators
         leaves = copied_leaves(self._leaves) if leaves is None else leaves
@@ -130,12 +145,12 @@ class PlainRun:
             process_streams.set_stream_states(self.process_streams)
         try:
             with generators.member(self.member):
-                found = self._computed(plain, leaves, differentiate)
+                found, graph = self._computed(plain, leaves, differentiate)
             streams = generators.states[self.member]
         finally:
             generators.states = now
             process_streams.set_stream_states(process_now)
-        return found | stream_outcome(streams)
+        return found | stream_outcome(streams), graph
 
     def _state_of(self, plain: nn.Module) -> MemberOutcome:
         """The buffers of `plain`, and its parameters if they differ from the member's in the array."""
@@ -151,7 +166,9 @@ class PlainRun:
         own = dict(plain.named_parameters())
         return own.keys() == kept.keys() and all(torch.equal(p, kept[name]) for name, p in own.items())
 
-    def _computed(self, plain: nn.Module, leaves: list[Any], differentiate: bool) -> MemberOutcome:
+    def _computed(
+        self, plain: nn.Module, leaves: list[Any], differentiate: bool
+    ) -> tuple[MemberOutcome, PlainGraph | None]:
         computation, slots, changes = self.computation, self.state.slots, dict[AttributeKey, Any]()
         later: MemberOutcome = {}
         grads: MemberOutcome = {}
@@ -168,21 +185,33 @@ class PlainRun:
         places = {**self.state.engine.attributes.of(self.member), **changes}
         state = self._state_of(plain) | attribute_outcome(values_of(plain, slots, places))
         learns = not computation.backward and torch.is_grad_enabled() and outputs
-        self.graph = PlainGraph(plain, leaves, outputs) if learns else None
-        if learns and differentiate:
+        graph = PlainGraph(plain, leaves, outputs) if learns else None
+        if graph is not None and differentiate:
             state = {k: v.clone() if k.startswith((BUFFER, PARAMETER)) else v for k, v in state.items()}
             before = AttributesBefore(plain, slots)
-            grads = self.gradients()
+            grads, graph = self._of_graph(graph, None), None
             now = {k: v for k, v in self._state_of(plain).items() if k not in state or not torch.equal(v, state[k])}
             later = later_outcome(now | attribute_outcome(before.changes()))
-        return found | grads | state | later
+        return found | grads | state | later, graph
+
+    def _of_graph(self, graph: PlainGraph | None, grads: Sequence[Tensor | None] | None) -> MemberOutcome:
+        """The gradients of what a plain module has computed; see `gradients`."""
+        if graph is None:
+            return {}
+        if grads is None:
+            return self._differentiated([weighted_sum(graph.outputs)], None, graph.plain, graph.leaves)
+        pairs = [(v, g) for v, g in zip(graph.outputs, grads, strict=True) if g is not None]
+        return self._differentiated([v for v, _ in pairs], [g for _, g in pairs], graph.plain, graph.leaves)
 
     def _differentiated(
         self, outputs: Sequence[Tensor], grads: Sequence[Tensor] | None, plain: nn.Module, leaves: list[Any]
     ) -> MemberOutcome:
         """The gradients of parameters and inputs for those of the outputs; None for a number."""
         with uncast():
-            torch.autograd.backward(outputs, grads)
+            if grads is None:
+                torch.autograd.backward(outputs)
+            else:
+                add_to_grad(outputs, grads)
         only = self.computation.only
         wanted = {
             name: p.grad for name, p in plain.named_parameters() if p.requires_grad and (only is None or name in only)

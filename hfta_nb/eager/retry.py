@@ -19,15 +19,14 @@ from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.last_resort import runs_alone
-from hfta_nb.eager.outcome import Computation, differentiable
+from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of, wait
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
-from hfta_nb.members.tree import versions
-from hfta_nb.rules import SharedWrite, autocast
+from hfta_nb.rules import SharedWrite
 
 ProbeResult = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
 """Results ``[k, ...]`` of the members of some blocks; and gradients by parameter and member."""
@@ -150,47 +149,16 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             compared = partial(count, state, kind, 1 if stateful else 2)
             if verification is not None and verification.later:
                 wait(state, kind)
-                return verification.in_callers_backward(result, _repeat(state, helpers, call, restore), compared)
+                assert call.eager is not None  # otherwise gradients are compared at once
+                again = call._replace(run=call.eager, eager=None)
+                repeat = Repeat(state, inputs, restore, partial(run_with_retry, state, helpers, *again))
+                return verification.in_callers_backward(result, repeat, compared)
             if verification is not None:
                 compared()
             return result
         finally:
             state.engine.recording = state.engine.watching = False
             state.engine.paths = None
-
-
-def _repeat(state: ArrayState, helpers: RetryHelpers, call: _Attempted, restore: Callable[[], None]) -> Repeat:
-    """A function that repeats a call in the caller's backward, with gradients compared at once.
-
-    Args:
-        state: of the array, after the call.
-        helpers: functions of the array.
-        call: to repeat.
-        restore: puts back what the call has changed.
-    """
-    assert call.eager is not None  # otherwise gradients are compared at once
-    inputs, again = call.inputs, call._replace(run=call.eager, eager=None)
-    arenas, training, given = state.arenas, state.skeleton.training, versions(inputs.leaves)
-    autocasts, before = autocast.active(), state.settings.copy()
-
-    def repeat() -> tuple[list[Tensor], bool]:
-        same = state.arenas is arenas and state.skeleton.training == training and versions(inputs.leaves) == given
-        if not same:
-            raise FusionError(
-                "the backward has to compute the forward again, but since then an input or the array has changed",
-                where="array(x)",
-                remedy="change them after the backward, or set array.verify = 'never'",
-            )
-        after = state.snapshot()
-        restore()
-        try:
-            with torch.enable_grad(), autocast.activated(autocasts):
-                result = run_with_retry(state, helpers, *again)
-        finally:
-            after()
-        return differentiable(result), vars(before) != vars(state.settings)
-
-    return repeat
 
 
 def _is_final(

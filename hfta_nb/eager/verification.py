@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hfta_nb.eager.blocks import leaf_blocks
 from hfta_nb.eager.caller_backward import CallerBackward, Repeat, tell_of_failure, without_effects
-from hfta_nb.eager.compare_outcomes import alike, differences, mismatch
+from hfta_nb.eager.compare_outcomes import differences, mismatch, sensitive
 from hfta_nb.eager.divergence import first_divergence, rows_of
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.member_gradients import MemberGradients
@@ -35,16 +35,11 @@ from hfta_nb.eager.outcome import (
 from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.plain_run import PlainRun
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.eager.tolerance import largest_value
 from hfta_nb.errors import out_of_memory
 from hfta_nb.members.arena import Arena
 
 VERIFY_MODES = ("first", "always", "never")
 """When calls are verified."""
-
-_SENSITIVE = 32.0
-"""A member may differ this many times as much as the plain module does when last bits change; see
-`PlainRun.nudged_outcome`."""
 
 
 class Verification:
@@ -127,8 +122,7 @@ class Verification:
 
     def in_callers_backward(self, result: Any, repeat: Repeat, compared: Callable[[], None]) -> Any:
         """The result as the caller gets it, whose backward compares gradients; see `CallerBackward`."""
-        run = self.plain_run
-        return CallerBackward(self.state, self.inputs, self.member, result, run, repeat, compared).attached(result)
+        return CallerBackward(repeat, self.member, result, self.plain_run, compared).attached(result)
 
     def _plain_fails(self, error: Exception) -> None:
         """Tell, once, that the plain module raises where the array does not, so that nothing can be compared.
@@ -183,13 +177,8 @@ class Verification:
             self.restore()
             nudged = plain_member(self.state, self.member)
             after()
-            self._nudged = self.plain_run.nudged_outcome(nudged)
-        other = self._nudged.get(key)
-        if not (isinstance(own, Tensor) and isinstance(alone, Tensor) and isinstance(other, Tensor)):
-            return not alike(other, alone, None)
-        if not alone.is_floating_point() or not own.shape == alone.shape == other.shape:
-            return not alike(other, alone, None)
-        return largest_value(own - alone) <= _SENSITIVE * largest_value(other - alone)
+            self._nudged = self.plain_run.nudged_outcome(nudged, differentiate=not self.later)
+        return sensitive(own, alone, self._nudged.get(key))
 
     def _first_divergence(self, off: list[str]) -> str | None:
         """The path of the submodule where the difference begins."""

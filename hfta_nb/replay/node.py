@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.differentiate import vector_jacobian
 from hfta_nb.eager.engine import Block, Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -174,12 +175,12 @@ class SavedContext:
         pairs = [(t, g) for t, g in zip(outputs, grads, strict=True) if g is not None]
         roots = [*self.made.learning, *inputs.grad_leaves()]
         found = iter(
-            torch.autograd.grad(
+            vector_jacobian(
                 [t for t, _ in pairs],
                 [root for root, want in zip(roots, wanted, strict=True) if want],
                 [g for _, g in pairs],
-                create_graph=create,
-                allow_unused=True,
+                create,
+                create,
             )
         )
         return [next(found) if want else None for want in wanted]

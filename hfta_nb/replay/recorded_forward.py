@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.blocks import graph_blocks
+from hfta_nb.eager.differentiate import vector_jacobian
 from hfta_nb.eager.engine import Inputs
-from hfta_nb.eager.gradients import vector_jacobian
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
 from hfta_nb.members.tree import Rebuild, flatten
@@ -160,7 +160,7 @@ class RecordedForward:
         recorder.cut()
         # Without autocast, like the caller's backward.
         with recorder, torch.autocast(recorder.device.type, enabled=False):
-            found = vector_jacobian(used, roots, entry.grads)
+            found = vector_jacobian(used, roots, entry.grads, retain_graph=True)
         for (block, name), grad in zip(wanted, found, strict=False):
             if grad is not None:
                 room = self.state.arena_of(name).grad_view(name)
