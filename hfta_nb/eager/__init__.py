@@ -11,7 +11,7 @@ Open `state.py` first, then `engine.py`.
 | `state`, `padding`, `ownership` | what an array consists of, and which array a parameter belongs to |
 | `execution_settings` | how an array runs, and what an error changes |
 | `engine`, `executable_module`, `blocks` | runs a block of members under `vmap`, or one member as its plain module |
-| `gradients` | block-wise differentiation; writes gradients into the arena |
+| `gradients`, `differentiate` | block-wise differentiation; writes gradients into the arena |
 | `retry`, `fallback`, `handlers` | after an error, changes the settings and repeats the call |
 | `shared_input_warning` | the warning about an input that looks as if it were per member |
 | `verification`, `verified_kinds`, `plain_run` | compare one member with its plain module in the first calls |
