@@ -23,6 +23,7 @@ from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
+from hfta_nb.eager.inference import outside_inference_mode
 from hfta_nb.eager.ownership import set_owner
 from hfta_nb.eager.retry import RetryHelpers
 from hfta_nb.eager.state import ArrayState
@@ -94,6 +95,7 @@ class FusedArray(Adjustable, Answering, Savable):
 
     # Calls.
 
+    @outside_inference_mode
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Every member's output.
 
@@ -174,6 +176,7 @@ class FusedArray(Adjustable, Answering, Savable):
         with threads.thread_scope(self._state.settings.threads):
             return self._calls.backward(asked)
 
+    @outside_inference_mode
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
         """Every member's loss for an existing output: the split form of `backward`.
 
@@ -201,6 +204,7 @@ class FusedArray(Adjustable, Answering, Savable):
         """
         return self._losses(loss_fn, output, y)
 
+    @outside_inference_mode
     @torch.no_grad()
     def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
         """Compute ``function(output, y)`` for each member without gradients, in blocks of `block_size` members.

@@ -13,11 +13,12 @@ Open `state.py` first, then `engine.py`.
 | `engine`, `executable_module`, `blocks` | runs a block of members under `vmap`, or one member as its plain module |
 | `gradients`, `differentiate` | block-wise differentiation; writes gradients into the arena |
 | `retry`, `fallback`, `handlers` | after an error, changes the settings and repeats the call |
+| `inference` | calls within `torch.inference_mode` |
 | `shared_input_warning` | the warning about an input that looks as if it were per member |
 | `verification`, `verified_kinds`, `plain_run` | compare one member with its plain module in the first calls |
 | `caller_backward`, `member_gradients` | its gradients by `array(x)`, in the caller's backward or at once |
 | `outcome`, `compare_outcomes`, `divergence`, `tolerance` | what is compared, and where a difference begins |
 | `intercept`, `member_modules`, `plain_copies` | replacements of a submodule's `forward`; a member's copy of a module |
 | `attributes`, `mutable_values` | attributes that members set on themselves, and values that change in place |
-| `checkpointing` | activations that are recomputed in the backward |
+| `checkpointing`, `recomputation` | activations that are recomputed in the backward: in the model, around the array |
 """

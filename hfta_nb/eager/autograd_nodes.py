@@ -27,6 +27,11 @@ def nodes(tensors: Iterable[Tensor], stop: Collection[Any] = ()) -> Iterator[Any
         waiting += [inner for inner, _ in node.next_functions if inner is not None]
 
 
+def reached(tensors: Iterable[Tensor]) -> set[int]:
+    """The ids of the leaves that some tensors depend on and that may get a gradient from them."""
+    return {id(node.variable) for node in nodes(tensors) if type(node).__name__ == "AccumulateGrad"}
+
+
 def own_function(node: Any) -> str:
     """The name of a node's custom `autograd.Function`, if its backward may have side effects; otherwise empty.
 

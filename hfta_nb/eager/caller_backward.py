@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.eager.autograd_nodes import nodes, own_function
+from hfta_nb.eager.autograd_nodes import nodes, own_function, reached
 from hfta_nb.eager.compare_outcomes import differences, sensitive
 from hfta_nb.eager.differentiate import vector_jacobian
 from hfta_nb.eager.engine import Inputs
@@ -142,10 +142,12 @@ class CallerBackward:
         self.repeat, self.member, self.compared, self.wrong = repeat, member, compared, False
         self.state, self.inputs = state, inputs = repeat.state, repeat.inputs
         self.plain_run: PlainRun | None = plain_run
-        named = [(name, p) for name, p in state.tensors.named_parameters() if p.requires_grad]
+        self.outputs = differentiable(result)
+        # Others are left out: a node that gives a parameter no gradient still calls its hooks.
+        used = reached(self.outputs)
+        named = [(name, p) for name, p in state.tensors.named_parameters() if id(p) in used]
         self.names = [name for name, _ in named]
         self.roots = [*(p for _, p in named), *inputs.grad_leaves()]
-        self.outputs = differentiable(result)
 
     def attached(self, result: Any) -> Any:
         """The result as the caller gets it: functions of the parameters and inputs."""

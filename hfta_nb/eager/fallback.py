@@ -17,7 +17,7 @@ from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.member_modules import MemberModules, restore_storage
 from hfta_nb.errors import MemberError
 from hfta_nb.members.tensor_slots import TensorSlots
-from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.members.tree import flatten, unflatten, versions
 from hfta_nb.rules.base import Context, SharedWrite
 from hfta_nb.rules.members import joined
 
@@ -76,7 +76,7 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
                     # Each member gets a copy of shared tensors; its version shows if the module writes into it.
                     own = [_of_member(v, b, i) for v, b in zip(stacked, batched, strict=True)]
                     given, named = unflatten(rebuild, own)
-                    before = [v._version if isinstance(v, Tensor) else 0 for v in own]
+                    before = versions(own)
                     row = {name: t.select(0, i) for name, t in tensors.items()}
                     storages = {name: row[name].data for name in slots.parameters}
                     alone, places = modules.of(index)
@@ -97,8 +97,8 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
                         raise member_error(error, index, alone, path) from error
                     finally:
                         context.generators.leave(index)
-                    for v, b, version in zip(own, batched, before, strict=True):
-                        if isinstance(v, Tensor) and not b and v._version != version:
+                    for b, version, now in zip(batched, before, versions(own), strict=True):
+                        if not b and now != version:
                             raise SharedWrite(f"{path} writes into a tensor that the members share")
                     _note_usage(context, index, result, {names[n]: t for n, t in row.items() if n in names})
                     results.append(result)

@@ -126,5 +126,5 @@ def _holds_tensors(value: Any, depth: int = 0) -> bool:
 
 
 def versions(leaves: Sequence[Any]) -> list[int]:
-    """For each tensor, how often it has been changed in place."""
-    return [v._version if isinstance(v, Tensor) else 0 for v in leaves]
+    """For each tensor, how often it has been changed in place; 0 for those of inference mode, which can't be told."""
+    return [v._version if isinstance(v, Tensor) and not v.is_inference() else 0 for v in leaves]

@@ -6,6 +6,7 @@ The first call of a kind runs through `vmap`; the next two are recorded; later o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.gradients import loss_call
 from hfta_nb.eager.outcome import Computation
+from hfta_nb.eager.recomputation import in_backward, refuse_checkpoint, same_streams
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
 from hfta_nb.eager.state import ArrayState
@@ -97,6 +99,11 @@ class Calls:
             call: what to compute for a member.
             plain: the arguments, if they are all tensors; later calls like this one may use `again`.
         """
+        refuse_checkpoint()
+        with same_streams(self.state.generators) if in_backward() else nullcontext():
+            return self._output(given, inputs, call, plain)
+
+    def _output(self, given: Any, inputs: Inputs, call: Call, plain: tuple[Tensor, ...]) -> Any:
         forwards, computed = self.forwards, partial(over, self.state, call)
         if not forwards.learns(inputs):
             return self._result(("forward", None), given, inputs, self._in_graph_blocks(computed), call)

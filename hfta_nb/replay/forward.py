@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hfta_nb.eager.blocks import graph_blocks
 from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.recomputation import in_backward
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.halves import ForwardEntry
@@ -61,7 +62,7 @@ class CapturedForwards:
             inputs: all tensors.
             run: computes the outputs eagerly.
         """
-        if self.cache.last is None or not self.cache.repeats(inputs.leaves):
+        if self.cache.last is None or in_backward() or not self.cache.repeats(inputs.leaves):
             return None
         found = self.replay(self.cache.last, inputs, run)
         return None if found is None else found[0]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.eager.autograd_nodes import nodes, own_function
+from hfta_nb.eager.autograd_nodes import nodes, own_function, reached
 from hfta_nb.eager.blocks import graph_blocks
 from hfta_nb.eager.differentiate import vector_jacobian
 from hfta_nb.eager.engine import Inputs
@@ -60,6 +60,7 @@ class RecordedForward:
         outputs: the locations of the outputs.
         told, rebuild: put the results together, see `CacheEntry`.
         reason: why it cannot be replayed; empty if it can be.
+        learned: the ids of the parameters on which outputs depend.
         harmed: whether the backward writes to tensors of the forward, or to others that existed.
     """
 
@@ -77,6 +78,7 @@ class RecordedForward:
         self.written: list[tuple[Tensor, Tensor]] = []
         self.rows: dict[str, set[int]] = {}
         self.upstream: list[Tensor | None] = []
+        self.learned: set[int] = set()
 
     def record(self, stored: Sequence[BufferView] | None = None) -> Any:
         """Run the call and its backward; returns the outputs.
@@ -96,6 +98,7 @@ class RecordedForward:
                 leaves = layouts.stored_alike(leaves, stored)
         self.outputs, self.told, trouble = outputs_of(self.recorder, leaves, "the model")
         self.tensors = [v for v in leaves if isinstance(v, Tensor)]
+        self.learned = reached(self.tensors)
         self.reason = trace.reason or trouble or self._unfit()
         if self.reason:
             return result
@@ -186,7 +189,7 @@ class RecordedForward:
         ]
         assert entry.used is not None  # known since the backward
         kinds = tuple(t.requires_grad for t in self.tensors)
-        learning = [p for p in state.tensors.parameters() if p.requires_grad]
+        learning = [p for p in state.tensors.parameters() if id(p) in self.learned]
         passes = tuple(g is not None for g in self.upstream)
         alone = self.rebuild is next and kinds == (True,)
         way, needs = state.settings.threads, self._needed()
