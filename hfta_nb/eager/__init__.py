@@ -9,9 +9,10 @@ Open `state.py` first, then `engine.py`.
 | file | what is in it |
 |---|---|
 | `state`, `padding`, `ownership` | what an array consists of, and which array a parameter belongs to |
+| `placement` | tensors that the caller puts in place of an array's |
 | `execution_settings` | how an array runs, and what an error changes |
 | `engine`, `executable_module`, `blocks` | runs a block of members under `vmap`, or one member as its plain module |
-| `gradients`, `differentiate` | block-wise differentiation; writes gradients into the arena |
+| `gradients`, `differentiate`, `gradient_hooks` | block-wise differentiation; writes gradients into the arena |
 | `retry`, `fallback`, `handlers` | after an error, changes the settings and repeats the call |
 | `inference` | calls within `torch.inference_mode` |
 | `shared_input_warning` | the warning about an input that looks as if it were per member |

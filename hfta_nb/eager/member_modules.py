@@ -65,14 +65,19 @@ class MemberModules:
         self.made.clear()
 
 
+_HOOKS = frozenset(name for name, value in nn.Module().__dict__.items() if "hooks" in name and isinstance(value, dict))
 _OWN = frozenset(nn.Module().__dict__) | {"forward"}
 """Attributes that every module has, and a method that is replaced for the time of a call."""
 
 
 def _held(source: nn.Module) -> list[dict[str, Any]]:
-    """Fingerprints of the attributes of all submodules."""
+    """Fingerprints of the attributes and hooks of all submodules."""
     return [
-        {name: fingerprint(value) for name, value in module.__dict__.items() if name not in _OWN}
+        {
+            name: fingerprint(value)
+            for name, value in module.__dict__.items()
+            if name not in _OWN or (value and name in _HOOKS)
+        }
         for module in source.modules()
     ]
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from hfta_nb.members.held import walk
 
@@ -21,7 +22,7 @@ _MAX_DEPTH = 8
 _PLAIN = (
     *(int, float, complex, str, bytes, bool, type(None), type, range, slice, torch.Size, torch.dtype, torch.device),
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial),
-    *(nn.Module, weakref.ref, torch.layout, torch.memory_format),
+    *(nn.Module, weakref.ref, RemovableHandle, torch.layout, torch.memory_format),
 )
 """Types whose values never change, or are tracked elsewhere."""
 

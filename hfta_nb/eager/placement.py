@@ -1,0 +1,69 @@
+"""Tensors that the caller puts in place of an array's: ``p.data = ...``, ``array.norm.running_mean = ...``.
+
+An array computes with the memory of its arenas, which such an assignment leaves as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import FusionError
+
+
+class Placement:
+    """Where an array's tensors are; created whenever they have been moved by the array itself."""
+
+    def __init__(self, state: ArrayState) -> None:
+        self._names, self._parameters = [], []
+        for name, p in state.tensors.named_parameters():
+            self._names.append(name)
+            self._parameters.append(p)
+        self._rooms = {span.name: arena.view(span.name) for arena in state.arenas for span in arena.spans}
+        self._addresses = self._now()
+        self._buffers: list[tuple[dict[str, Any], str, str, Tensor]] = [
+            (module._buffers, key, f"{path}.{key}" if path else key, buffer)
+            for path, module in state.skeleton.named_modules()
+            for key, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+
+    def _now(self) -> list[int]:
+        return list(map(Tensor.data_ptr, self._parameters))
+
+    def moved(self) -> bool:
+        """True if the caller has put other tensors in place of the array's."""
+        return self._now() != self._addresses or any(held.get(key) is not b for held, key, _, b in self._buffers)
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Take over the values of the caller's tensors into the array's memory.
+
+        Raises:
+            FusionError: a tensor has another shape, dtype or device; all are as the caller has left them.
+        """
+        pairs = zip(self._names, self._parameters, self._addresses, strict=True)
+        moved = [(name, p) for name, p, address in pairs if p.data_ptr() != address]
+        replaced = [b for b in self._buffers if b[0].get(b[1]) is not b[3]]
+        for name, given, own in (
+            *((name, p.data, self._rooms[name]) for name, p in moved),
+            *((name, held.get(key), own) for held, key, name, own in replaced),
+        ):
+            _check(name, given, own)
+        for name, p in moved:
+            p.data = self._rooms[name].copy_(p.data)
+        for held, key, _, own in replaced:
+            own.copy_(held[key])
+            held[key] = own
+
+
+def _check(name: str, given: Any, own: Tensor) -> None:
+    if isinstance(given, Tensor) and (given.shape, given.dtype, given.device) == (own.shape, own.dtype, own.device):
+        return
+    described = f"{list(own.shape)}, {own.dtype}, on {own.device}"
+    got = f"{list(given.shape)}, {given.dtype}, on {given.device}" if isinstance(given, Tensor) else given
+    remedy = "fuse modules that have the new tensor, or use array.to(...) for another dtype or device"
+    raise FusionError("a tensor was put in place of an array's", where=name, got=got, accepted=described, remedy=remedy)
