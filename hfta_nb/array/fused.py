@@ -5,7 +5,6 @@ Source: horizontal fusion of HFTA (Wang et al., MLSys 2021), by `torch.func` ins
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,14 +22,14 @@ from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
 from hfta_nb.eager.engine import Engine, Inputs
-from hfta_nb.eager.gradient_hooks import hooked, hooks_called
 from hfta_nb.eager.gradients import call_module, target_of
+from hfta_nb.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.eager.inference import outside_inference_mode
 from hfta_nb.eager.ownership import set_owner
 from hfta_nb.eager.placement import Placement
 from hfta_nb.eager.retry import RetryHelpers
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.errors import ArrayWarning, FusionError
+from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
 from hfta_nb.padded.proof import prove
@@ -173,21 +172,11 @@ class FusedArray(Adjustable, Answering, Savable):
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
         self.take_over()
-        self._tell_of_hooks()
+        tell_of_hooks(self, self._state.settings)
         asked = BackwardArgs(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
-        with_hooks = hooked(self._steps.cache.parameters)
-        if not with_hooks:
-            losses, aux = self._tuning.backward(asked, partial(self._backward, asked))
-        else:
-            with hooks_called(with_hooks):
-                losses, aux = self._backward(asked)
+        call = partial(self._tuning.backward, asked, partial(self._backward, asked))
+        losses, aux = with_hooks(self._steps.cache.parameters, call)
         return (losses, aux) if has_aux else losses
-
-    def _tell_of_hooks(self) -> None:
-        if self._forward_hooks or self._forward_pre_hooks:
-            told = "hooks that are registered on the array see the outputs of array(x), and have no effect on backward"
-            if self._state.settings.remark(told):
-                warnings.warn(f"{told}; register them on the modules before fusing", ArrayWarning, stacklevel=3)
 
     def _backward(self, asked: BackwardArgs) -> tuple[Tensor, Any]:
         with threads.thread_scope(self._state.settings.threads):

@@ -12,7 +12,7 @@ Open `state.py` first, then `engine.py`.
 | `placement` | tensors that the caller puts in place of an array's |
 | `execution_settings` | how an array runs, and what an error changes |
 | `engine`, `executable_module`, `blocks` | runs a block of members under `vmap`, or one member as its plain module |
-| `gradients`, `differentiate`, `gradient_hooks` | block-wise differentiation; writes gradients into the arena |
+| `gradients`, `differentiate`, `hooks_in_backward` | block-wise differentiation; writes gradients into the arena |
 | `retry`, `fallback`, `handlers` | after an error, changes the settings and repeats the call |
 | `inference` | calls within `torch.inference_mode` |
 | `shared_input_warning` | the warning about an input that looks as if it were per member |
