@@ -21,10 +21,10 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
+from hfta_nb.eager.contexts import own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
 from hfta_nb.eager.hooks_in_backward import tell_of_hooks, with_hooks
-from hfta_nb.eager.inference import outside_inference_mode
 from hfta_nb.eager.ownership import set_owner
 from hfta_nb.eager.placement import Placement
 from hfta_nb.eager.retry import RetryHelpers
@@ -97,7 +97,7 @@ class FusedArray(Adjustable, Answering, Savable):
 
     # Calls.
 
-    @outside_inference_mode
+    @own_execution
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Every member's output.
 
@@ -182,7 +182,7 @@ class FusedArray(Adjustable, Answering, Savable):
         with threads.thread_scope(self._state.settings.threads):
             return self._calls.backward(asked)
 
-    @outside_inference_mode
+    @own_execution
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
         """Every member's loss for an existing output: the split form of `backward`.
 
@@ -210,7 +210,7 @@ class FusedArray(Adjustable, Answering, Savable):
         """
         return self._losses(loss_fn, output, y)
 
-    @outside_inference_mode
+    @own_execution
     @torch.no_grad()
     def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
         """Compute ``function(output, y)`` for each member without gradients, in blocks of `block_size` members.
@@ -386,10 +386,12 @@ class FusedArray(Adjustable, Answering, Savable):
     def take_over(self) -> None:
         """Take over the values of tensors that were put in place of the array's (``p.data = ...``).
 
-        Calls and steps of optimizers do this first.
+        Calls and steps of optimizers do this first. Recordings of calls are discarded.
 
         Raises:
             FusionError: such a tensor has another shape, dtype or device.
         """
         if self._placement is not None and self._placement.moved():
-            self._placement.put_back()
+            self._placement.check()
+            storage.build(self._state)
+            self._laid()

@@ -1,13 +1,13 @@
 """Tensors that the caller puts in place of an array's: ``p.data = ...``, ``array.norm.running_mean = ...``.
 
-An array computes with the memory of its arenas, which such an assignment leaves as it was.
+An array computes with the memory of its arenas, which such an assignment leaves as it was. The values are not copied
+there: the caller may still hold the former tensors, to put them back later.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hfta_nb.eager.state import ArrayState
@@ -38,26 +38,16 @@ class Placement:
         """True if the caller has put other tensors in place of the array's."""
         return self._now() != self._addresses or any(held.get(key) is not b for held, key, _, b in self._buffers)
 
-    @torch.no_grad()
-    def put_back(self) -> None:
-        """Take over the values of the caller's tensors into the array's memory.
+    def check(self) -> None:
+        """Check that the caller's tensors can replace the array's.
 
         Raises:
-            FusionError: a tensor has another shape, dtype or device; all are as the caller has left them.
+            FusionError: one has another shape, dtype or device.
         """
-        pairs = zip(self._names, self._parameters, self._addresses, strict=True)
-        moved = [(name, p) for name, p, address in pairs if p.data_ptr() != address]
-        replaced = [b for b in self._buffers if b[0].get(b[1]) is not b[3]]
-        for name, given, own in (
-            *((name, p.data, self._rooms[name]) for name, p in moved),
-            *((name, held.get(key), own) for held, key, name, own in replaced),
-        ):
-            _check(name, given, own)
-        for name, p in moved:
-            p.data = self._rooms[name].copy_(p.data)
-        for held, key, _, own in replaced:
-            own.copy_(held[key])
-            held[key] = own
+        for name, p in zip(self._names, self._parameters, strict=True):
+            _check(name, p.data, self._rooms[name])
+        for held, key, name, own in self._buffers:
+            _check(name, held.get(key), own)
 
 
 def _check(name: str, given: Any, own: Tensor) -> None:

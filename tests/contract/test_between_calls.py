@@ -44,6 +44,20 @@ def by_vector(module: Any, step: int) -> None:
         nn.utils.vector_to_parameters(vector * 0.9, module.parameters())
 
 
+def by_swap(module: Any, step: int) -> None:
+    """Use other weights for a while, as averages are evaluated."""
+    if step == CHANGED:
+        kept = [p.data for p in module.parameters()]
+        for p in module.parameters():
+            p.data = torch.full_like(p, 0.1)
+        module.eval()
+        with torch.no_grad():
+            module.seen = module(torch.ones(2, 5, dtype=DOUBLE))
+        module.train()
+        for p, data in zip(module.parameters(), kept, strict=True):
+            p.data = data
+
+
 def by_buffer(module: Any, step: int) -> None:
     if step == CHANGED:
         module.norm.running_mean = module.norm.running_mean + 1
@@ -77,7 +91,7 @@ def by_module_hook(module: Any, step: int) -> None:
         module.norm.handle.remove()
 
 
-CHANGES = (by_data, by_vector, by_buffer, by_tensor_hook, by_grad_hook, by_module_hook)
+CHANGES = (by_data, by_vector, by_swap, by_buffer, by_tensor_hook, by_grad_hook, by_module_hook)
 
 
 @pytest.mark.parametrize("accumulate", [False, True], ids=["", "accumulate"])
@@ -106,6 +120,8 @@ def test_training_goes_on_as_in_plain_modules(change: Change, split: bool, block
             if not accumulate or step % 2:
                 other.step()
                 other.zero_grad()
+        if change is by_swap and step >= CHANGED:
+            torch.testing.assert_close(array.seen, torch.stack([module.seen for module in modules]))
         for i, module in enumerate(modules):
             own = {name: t[i] for name, t in [*array.named_parameters(), *array.named_buffers()]}
             for name, t in [*module.named_parameters(), *module.named_buffers()]:
@@ -162,3 +178,11 @@ def test_gradients_are_put_back_if_a_call_with_hooks_fails() -> None:
         array.backward(lambda out, y: out, x)
     for p, grad in zip(array.parameters(), before, strict=True):
         torch.testing.assert_close(p.grad, grad)
+
+
+def test_jit_trace_is_refused() -> None:
+    array, x = hfta.fuse(make(Net, 2, DOUBLE, CPU)).eval(), torch.randn(8, 5, dtype=DOUBLE)
+    with pytest.raises(FusionError, match=r"torch\.jit\.trace.*array\[i\]"):
+        torch.jit.trace(array, (x,), check_trace=False)
+    traced = torch.jit.trace(array[1].eval(), (x,))
+    torch.testing.assert_close(traced(x), array(x)[1])
