@@ -180,6 +180,7 @@ def test_gradients_are_put_back_if_a_call_with_hooks_fails() -> None:
         torch.testing.assert_close(p.grad, grad)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
 def test_jit_trace_is_refused() -> None:
     array, x = hfta.fuse(make(Net, 2, DOUBLE, CPU)).eval(), torch.randn(8, 5, dtype=DOUBLE)
     with pytest.raises(FusionError, match=r"torch\.jit\.trace.*array\[i\]"):
