@@ -149,16 +149,20 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             compared = partial(count, state, kind, 1 if stateful else 2)
             if verification is not None and verification.later:
                 wait(state, kind)
-                assert call.eager is not None  # otherwise gradients are compared at once
-                again = call._replace(run=call.eager, eager=None)
-                repeat = Repeat(state, inputs, restore, partial(run_with_retry, state, helpers, *again))
-                return verification.in_callers_backward(result, repeat, compared)
+                return verification.in_callers_backward(result, _repeat(state, helpers, call, restore), compared)
             if verification is not None:
                 compared()
             return result
         finally:
             state.engine.recording = state.engine.watching = False
             state.engine.paths = None
+
+
+def _repeat(state: ArrayState, helpers: RetryHelpers, call: _Attempted, restore: Callable[[], None]) -> Repeat:
+    """Repeats a call in the caller's backward, with gradients compared at once."""
+    assert call.eager is not None  # otherwise they are compared at once already
+    again = call._replace(run=call.eager, eager=None)
+    return Repeat(state, call.inputs, restore, partial(run_with_retry, state, helpers, *again))
 
 
 def _is_final(
