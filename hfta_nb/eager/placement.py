@@ -36,7 +36,12 @@ class Placement:
 
     def moved(self) -> bool:
         """True if the caller has put other tensors in place of the array's."""
-        return self._now() != self._addresses or any(held.get(key) is not b for held, key, _, b in self._buffers)
+        if self._now() != self._addresses:
+            return True
+        for held, key, _, buffer in self._buffers:  # noqa: SIM110  (a generator costs as much as all of this)
+            if held.get(key) is not buffer:
+                return True
+        return False
 
     def check(self) -> None:
         """Check that the caller's tensors can replace the array's.
