@@ -21,7 +21,7 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
-from hfta_nb.eager.contexts import own_execution
+from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
 from hfta_nb.eager.hooks_in_backward import tell_of_hooks, with_hooks
@@ -130,6 +130,7 @@ class FusedArray(Adjustable, Answering, Savable):
         with threads.thread_scope(self._state.settings.threads):
             return self._calls.forward(given, inputs, call, args if plain else ())
 
+    @not_compiled
     def backward(
         self,
         loss_fn: Callable[..., Any],

@@ -1,4 +1,4 @@
-"""Calls within `torch.inference_mode` and `torch.jit.trace`."""
+"""Calls within `torch.inference_mode`, `torch.jit.trace`, `torch.compile` and `torch.export`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,45 @@ from hfta_nb.errors import FusionError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def own_execution(function: F) -> F:
-    """Let a function of an array run under `torch.no_grad` where it is called in inference mode.
+def not_compiled(function: F) -> F:
+    """Let `torch.compile` leave a function as it is, with all that it calls.
 
-    Tensors that are created in inference mode count no versions, which tell whether a model writes into its inputs.
+    Code that is compiled around it breaks there. As `torch.compiler.disable`, which imports the compiler (a second).
+    """
+    marked: Any = function
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = "an array runs without torch.compile; compile a member, array[i]"
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(marked.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
+
+
+def own_execution(function: F) -> F:
+    """Let a function of an array run as it is within contexts of torch that would change how.
+
+    In inference mode it runs under `torch.no_grad`: tensors that are created in that mode count no versions, which
+    tell whether a model writes into its inputs. `torch.compile` leaves it as it is.
 
     Raises:
-        FusionError: from the function, while `torch.jit.trace` runs it, which would note its tensors as constants.
+        FusionError: from the function, while `torch.jit.trace` or `torch.export` runs it, which would note its tensors
+            as constants.
     """
 
+    @not_compiled
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if torch._C._get_tracing_state() is not None:
-            raise FusionError(
-                "torch.jit.trace can't follow an array", where=function.__name__, remedy="trace a member, array[i]"
-            )
+            raise _refused("torch.jit.trace", function, "trace")
+        if torch.compiler._is_exporting_flag:
+            raise _refused("torch.export", function, "export")
         if not torch.is_inference_mode_enabled():
             return function(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():
             return function(*args, **kwargs)
 
     return cast(F, run)
+
+
+def _refused(what: str, function: Callable[..., Any], verb: str) -> FusionError:
+    return FusionError(f"{what} can't follow an array", where=function.__name__, remedy=f"{verb} a member, array[i]")

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
@@ -159,6 +160,7 @@ class ArrayOptimizer(Surgery):
 
     # Steps.
 
+    @not_compiled
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or set them to zero."""
         for group in self.param_groups:
@@ -170,6 +172,7 @@ class ArrayOptimizer(Surgery):
                         p.grad = p.grad.detach() if p.grad.grad_fn is not None else p.grad
                         p.grad.zero_()
 
+    @not_compiled
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """Update every parameter that has a gradient, each member with its own hyperparameters.
 

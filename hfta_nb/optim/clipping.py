@@ -11,11 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
+from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.gradients import chosen, column, per_row, pieces, rows_of, tensor_of
 from hfta_nb.optim.values import NUMBER, at_least
 
 
+@not_compiled
 def clip_grad_norm_(
     parameters: Any,
     max_norm: Any,
@@ -68,6 +70,7 @@ def clip_to(array: FusedArray, found: Mapping[str, nn.Parameter], limits: Float[
     _multiply(array, found, torch.where(limits.isinf(), torch.ones_like(factor), factor))
 
 
+@not_compiled
 def clip_grads_with_norm_(
     parameters: Any, max_norm: Any, total_norm: Float[Tensor, " M"], foreach: bool | None = None
 ) -> None:
@@ -90,6 +93,7 @@ def clip_grads_with_norm_(
     _scale(array, found, max_norm, total_norm)
 
 
+@not_compiled
 def get_total_norm(
     tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Float[Tensor, " M"]:
@@ -118,6 +122,7 @@ def get_total_norm(
 
 
 @torch.no_grad()
+@not_compiled
 def clip_grad_value_(parameters: Any, clip_value: Any, foreach: bool | None = None) -> None:
     """Bring every entry of each member's gradient between ``-clip_value`` and ``clip_value``, in place.
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
+from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.gradients import column, per_row, pieces, rows_of
@@ -86,6 +87,7 @@ class GradScaler:
             self._set = {k: v.to(device) for k, v in self._set.items()}
         return self._scale
 
+    @not_compiled
     def scale(self, outputs: Any) -> Any:
         """Losses ``[M]``, or any tensors ``[M, *any]`` in lists or tuples, times the scales."""
         if isinstance(outputs, Tensor):
@@ -99,6 +101,7 @@ class GradScaler:
         raise OptimError("not a tensor", where="GradScaler.scale", got=outputs, accepted="tensors [M, ...]")
 
     @torch.no_grad()
+    @not_compiled
     def unscale_(self, optimizer: ArrayOptimizer) -> None:
         """Divide the gradients of the optimizer's parameters by the scales, and note who has overflowed.
 
@@ -122,6 +125,7 @@ class GradScaler:
             piece.mul_(per_row(inverse, piece))
         self._found[id(optimizer)] = found & self._on
 
+    @not_compiled
     def step(self, optimizer: ArrayOptimizer, *args: Any, **kwargs: Any) -> Any:
         """``optimizer.step()``, except for the members that have overflowed.
 
@@ -141,6 +145,7 @@ class GradScaler:
         self._stepped.add(id(optimizer))
         return optimizer.step(skip=self._found[id(optimizer)], **kwargs)
 
+    @not_compiled
     def update(self, new_scale: Any = None) -> None:
         """Shrink the scales of members that have overflowed, and grow those of members that long have not.
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind, plain
@@ -73,6 +74,7 @@ class LBFGS(MemberOptimizer):
         return {**values, "max_eval": values["max_iter"] * 5 // 4 if most is None else most}
 
     @torch.no_grad()
+    @not_compiled
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """See `ArrayOptimizer.step`; the closure is needed.
 

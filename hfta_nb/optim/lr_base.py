@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.array import PerMember
+from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
@@ -71,6 +72,7 @@ class ArrayLRScheduler:
             where = f"{type(self).__name__}, member {index}"
             raise OptimError(str(error), where=where, got=settings or self._factories[index]) from error
 
+    @not_compiled
     def step(self, metrics: Any = None, epoch: Any = None) -> None:
         """Go one step (as a rule: one epoch) on, or to a given epoch.
 
