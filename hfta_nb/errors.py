@@ -126,6 +126,13 @@ class FusionError(HftaError, ValueError):
     """Modules can't be fused, or an array is used in a way that its members don't allow."""
 
 
+class TransformError(FusionError):
+    """An array is called within `vmap`, `grad` or another transform of `torch.func`.
+
+    A loss that calls another array gets it while its own array tries `vmap`, and then runs member by member.
+    """
+
+
 class MemberError(HftaError, RuntimeError):
     """An exception inside one member's forward, loss or metric.
 

@@ -111,8 +111,11 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             FusionError: a `per_member` input has another number of members.
         """
-        self.take_over()
-        return self._tuning.forward(args, kwargs, partial(self._forward, args, kwargs))
+        given = self.take_over()
+        result = self._tuning.forward(args, kwargs, partial(self._forward, args, kwargs))
+        if given and self._placement is not None:  # functional_call takes them away again, as written
+            self._placement.copy_to(given)
+        return result
 
     def _forward(self, args: Any, kwargs: Any) -> Any:
         plain = not kwargs and all(isinstance(v, Tensor) for v in args)
@@ -384,15 +387,20 @@ class FusedArray(Adjustable, Answering, Savable):
         self._calls.clear()
         self._losses.clear()
 
-    def take_over(self) -> None:
+    def take_over(self) -> list[Tensor | None]:
         """Take over the values of tensors that were put in place of the array's (``p.data = ...``).
 
         Calls and steps of optimizers do this first. Recordings of calls are discarded.
 
+        Returns:
+            The buffers among them, None for each that is still the array's; empty if nothing was put in place.
+
         Raises:
             FusionError: such a tensor has another shape, dtype or device.
         """
-        if self._placement is not None and self._placement.moved():
-            self._placement.check()
-            storage.build(self._state)
-            self._laid()
+        if self._placement is None or not self._placement.moved():
+            return []
+        given = self._placement.check()
+        storage.build(self._state)
+        self._laid()
+        return given

@@ -36,7 +36,7 @@ def comparable_later(state: ArrayState, inputs: Inputs) -> bool:
     """True if the gradients of this call may be compared in the caller's backward.
 
     Hooks, and members that run alone, may change the module in the backward; a shared input gets the sum of all
-    members' gradients.
+    members' gradients; parameters of `torch.func.functional_call` may have a graph.
     """
     engine, settings = state.engine, state.settings
     leaves = zip(inputs.leaves, inputs.per_member, strict=True)
@@ -49,6 +49,7 @@ def comparable_later(state: ArrayState, inputs: Inputs) -> bool:
         or any(isinstance(v, Tensor) and v.requires_grad and not own for v, own in leaves)
         or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in state.tensors.parameters())
         or any(m._backward_hooks or m._backward_pre_hooks for m in state.skeleton.modules())
+        or state.swapped()
     )
 
 

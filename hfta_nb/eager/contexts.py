@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from hfta_nb.errors import FusionError
+from hfta_nb.errors import FusionError, TransformError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +36,7 @@ def own_execution(function: F) -> F:
     Raises:
         FusionError: from the function, while `torch.jit.trace` or `torch.export` runs it, which would note its tensors
             as constants.
+        TransformError: from the function, within a transform of `torch.func`.
     """
 
     @not_compiled
@@ -45,6 +46,12 @@ def own_execution(function: F) -> F:
             raise _refused("torch.jit.trace", function, "trace")
         if torch.compiler._is_exporting_flag:
             raise _refused("torch.export", function, "export")
+        if torch._C._functorch.maybe_current_level() is not None:
+            raise TransformError(
+                "a transform of torch.func can't follow an array",
+                where=function.__name__,
+                remedy="transform a member, array[i], or differentiate the array by autograd",
+            )
         if not torch.is_inference_mode_enabled():
             return function(*args, **kwargs)
         with torch.inference_mode(False), torch.no_grad():

@@ -6,8 +6,10 @@ there: the caller may still hold the former tensors, to put them back later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hfta_nb.eager.state import ArrayState
@@ -43,8 +45,11 @@ class Placement:
                 return True
         return False
 
-    def check(self) -> None:
+    def check(self) -> list[Tensor | None]:
         """Check that the caller's tensors can replace the array's.
+
+        Returns:
+            The caller's buffers; None for each that is the array's.
 
         Raises:
             FusionError: one has another shape, dtype or device.
@@ -53,6 +58,14 @@ class Placement:
             _check(name, p.data, self._rooms[name])
         for held, key, name, own in self._buffers:
             _check(name, held.get(key), own)
+        return [None if held[key] is own else held[key] for held, key, _, own in self._buffers]
+
+    def copy_to(self, given: Sequence[Tensor | None]) -> None:
+        """Copy the array's buffers to those of the caller that `check` has returned."""
+        with torch.no_grad():
+            for (_, _, _, own), tensor in zip(self._buffers, given, strict=True):
+                if tensor is not None:
+                    tensor.copy_(own)
 
 
 def _check(name: str, given: Any, own: Tensor) -> None:

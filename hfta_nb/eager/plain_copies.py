@@ -42,6 +42,7 @@ def plain_member(state: ArrayState, member: int) -> nn.Module:
             # place.
             own = row[span.start : span.stop].view(span.shape).data if span.numel else row.new_empty(span.shape)
             tensors[span.name] = own
+    tensors |= {name: p.detach()[member].clone() for name, p in state.swapped().items()}
     replaced: dict[int, Any] = {}
     for name, p in state.skeleton.named_parameters():
         if name in tensors:

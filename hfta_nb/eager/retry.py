@@ -24,7 +24,7 @@ from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of, wait
-from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, out_of_memory
+from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, TransformError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite
 
@@ -175,6 +175,8 @@ def _is_final(
     """
     if isinstance(error, MemberError) and state.settings.block_size > 1 and error.path is not None:
         return not _runs_alone(state, helpers, error, inputs, computation)
+    if isinstance(error, TransformError):
+        return state.settings.block_size == 1
     return isinstance(error, HftaError) or out_of_memory(error)
 
 

@@ -76,6 +76,28 @@ class ArrayState:
         """The arena in which a parameter lies."""
         return next(a for a in self.arenas if any(s.name == name for s in a.spans))
 
+    def swapped(self) -> dict[str, Tensor]:
+        """Parameters ``[M, ...]`` that `torch.func.functional_call` has put in place of the array's, by name."""
+        now = dict(self.tensors.named_parameters())
+        arenas = [(a.data.data_ptr(), a.data.element_size(), a.spans) for a in self.arenas]
+        return {
+            span.name: now[span.name]
+            for address, size, spans in arenas
+            for span in spans
+            if span.numel and span.name in now and now[span.name].data_ptr() != address + span.start * size
+        }
+
+    def rows_of(self, member: int) -> dict[str, Tensor]:
+        """The parameters of a member, without its axis, by name."""
+        swapped = self.swapped()
+        rows = [(arena.data[member], span) for arena in self.arenas for span in arena.spans]
+        return {
+            span.name: swapped[span.name].detach()[member]
+            if span.name in swapped
+            else row[span.start : span.stop].view(span.shape)
+            for row, span in rows
+        }
+
     def clear_padding(self, names: Collection[str]) -> None:
         """Set the gradients of padding to zero, for parameters with these names."""
         if self.owned and self.settings.block_size > 1:

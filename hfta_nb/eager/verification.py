@@ -8,7 +8,7 @@ on, and the call is repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,7 +36,6 @@ from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.plain_run import PlainRun
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
-from hfta_nb.members.arena import Arena
 
 VERIFY_MODES = ("first", "always", "never")
 """When calls are verified."""
@@ -111,7 +110,7 @@ class Verification:
             of_member = MemberGradients(self.state, self.restore, self.inputs, self.computation, self.member)
             together |= of_member.outcome()
         if any(key.startswith(PARAMETER) for key in alone):
-            together |= self._rows(PARAMETER, self.state.arenas)
+            together |= {f"{PARAMETER}{name}": p.clone() for name, p in self.state.rows_of(self.member).items()}
         off = self._different(together, alone)
         if off:
             self.restore()
@@ -149,17 +148,12 @@ class Verification:
     def _member_state(self) -> MemberOutcome:
         """Buffers, random streams and attributes that the member has after the call."""
         state, m = self.state, self.member
-        found = self._rows(BUFFER, state.buffer_arenas)
+        found: MemberOutcome = {}
+        for arena in state.buffer_arenas:
+            row = arena.data[m].clone()
+            found |= {f"{BUFFER}{span.name}": row[span.start : span.stop].view(span.shape) for span in arena.spans}
         found |= {f"{BUFFER}{k}": rows[m] for k, rows in state.engine.resized_buffers.items() if m in rows}
         return found | stream_outcome(state.generators.states[m]) | attribute_outcome(state.engine.attributes.of(m))
-
-    def _rows(self, kind: str, arenas: Sequence[Arena]) -> MemberOutcome:
-        """Copies of the member's tensors, by this prefix and their names."""
-        found: MemberOutcome = {}
-        for arena in arenas:
-            row = arena.data[self.member].clone()
-            found |= {f"{kind}{span.name}": row[span.start : span.stop].view(span.shape) for span in arena.spans}
-        return found
 
     def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:
         """The keys under which the outcomes differ by more than rounding."""
