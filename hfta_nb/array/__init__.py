@@ -9,7 +9,7 @@ Open `fused.py` first. `access.py` contains what other parts use of an array bes
 |---|---|
 | `fused`, `answers`, `settings`, `saving` | `FusedArray`: calls, members, settings, saved state |
 | `fusing`, `stack`, `lazy`, `storage` | creation of an array from plain modules, and the memory layout of its tensors |
-| `surgery` | taking out, copying and loading members |
+| `surgery`, `initialising` | taking out, copying, loading and initialising members |
 | `own_losses` | `array.losses` |
 | `schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | the fastest block size and threads |
 | `inspect`, `explaining`, `access` | how calls run now, for people and for other parts |
@@ -20,6 +20,7 @@ from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.fusing import fuse, join, why_not
 from hfta_nb.array.lazy import has_lazy, take_shapes
 from hfta_nb.array.stack import blueprint
+from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.eager.ownership import Follower
 from hfta_nb.members.arena import Arena, Span
 from hfta_nb.members.generators import MemberGenerators
@@ -42,6 +43,7 @@ __all__ = [
     "fuse",
     "has_lazy",
     "join",
+    "not_compiled",
     "owner",
     "per_member",
     "take_shapes",

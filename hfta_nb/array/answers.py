@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Self, overload
 
 from torch import nn
 
-from hfta_nb.array import surgery
+from hfta_nb.array import initialising, surgery
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning, FusionError, OptimError
+from hfta_nb.padded.runtime import architectures_of
 
 _CLIPPING = {"clip_grad_norm_": "clip_grad_norm_", "clip_grad_norm": "clip_grad_norm_"}
 """Functions of `torch.nn.utils.clip_grad` that mix members, and their counterparts."""
@@ -85,6 +86,18 @@ class Answering:
             return self.select([i + count if -count <= i < 0 else i for i in index])
         return surgery.member(self._state, index)
 
+    def apply(self, fn: Callable[[nn.Module], Any]) -> Self:
+        """Apply a function to every submodule, as `torch.nn.Module.apply` does.
+
+        If it writes parameters or buffers, it is applied to each member's plain module instead, first member first, so
+        that functions of `torch.nn.init` see the plain module's shapes.
+
+        Raises:
+            FusionError: the function gives a member tensors of other names, shapes or dtypes. Then none is changed.
+        """
+        initialising.apply(self._state, fn, lambda: super(Answering, self).apply(fn))  # type: ignore[misc]
+        return self
+
     def __iter__(self) -> Iterator[nn.Module]:
         """The members, each as a plain module.
 
@@ -96,6 +109,18 @@ class Answering:
             remedy = f"use hfta_nb.optim.{name}(array, ...), whose hyperparameters are one value, or one per member"
             raise OptimError("takes no array", where=f"torch.optim.{name}", got=self, remedy=remedy)
         return (surgery.member(self._state, i) for i in range(len(self._state)))
+
+    def box(self, index: int, name: str) -> tuple[int, ...] | None:
+        """A member's true shape of a parameter; None if its architecture has no such parameter."""
+        architectures = self._state.engine.architectures
+        if architectures is None:
+            return tuple(self._state.tensors.get_parameter(name).shape[1:])
+        return architectures.boxes(index % len(self._state)).get(name)
+
+    def waste(self) -> float:
+        """The fraction of the parameters that is padding; 0 for members of one architecture."""
+        architectures = architectures_of(self._state)
+        return 0.0 if architectures is None else architectures.blueprint.waste()
 
 
 def _attributes(array: Answering) -> dict[str, Any]:

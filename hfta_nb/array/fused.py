@@ -268,17 +268,6 @@ class FusedArray(Adjustable, Answering, Savable):
             step = partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only)
             return tune(self._calls, inputs, step, budget_s)
 
-    def box(self, index: int, name: str) -> tuple[int, ...] | None:
-        """A member's true shape of a parameter; None if its architecture has no such parameter."""
-        if self.engine.architectures is None:
-            return tuple(self.get_parameter(name).shape[1:])
-        return self.engine.architectures.boxes(index % len(self)).get(name)
-
-    def waste(self) -> float:
-        """The fraction of the parameters that is padding; 0 for members of one architecture."""
-        architectures = architectures_of(self._state)
-        return 0.0 if architectures is None else architectures.blueprint.waste()
-
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""
         return self._state.arena_of(name)

@@ -125,7 +125,7 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int, spe
             if name in state.owned:
                 state.owned[name][index] = row
         state.padding = Padding(state.arenas, state.owned)
-    own, given = _own_tensors(state, index), _own_tensors(source, src)
+    own, given = own_tensors(state, index), own_tensors(source, src)
     for name, value in given.items():
         own[name].copy_(value)
     state.generators.keep(index, source.generators.states[src])
@@ -195,7 +195,7 @@ def _cleared(state: ArrayState, index: int) -> None:
 
 def same_architecture(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:
     """See `access.same_architecture`."""
-    own, given = _own_tensors(state, index), _own_tensors(source, src)
+    own, given = own_tensors(state, index), own_tensors(source, src)
     if own.keys() != given.keys() or any(own[k].shape != given[k].shape for k in own):
         return False
     return difference(_template(state, index), _template(source, src)) is None
@@ -210,7 +210,7 @@ def _template(state: ArrayState, index: int) -> nn.Module:
     return architectures.template(index)
 
 
-def _own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
+def own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
     """Views of a member's parameters and buffers, by the names of its plain module."""
     tensors = {k: v.detach() for k, v in [*state.tensors.named_parameters(), *state.tensors.named_buffers()]}
     architectures = architectures_of(state)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hfta_nb.eager.contexts import not_compiled
+from hfta_nb.array import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray
-from hfta_nb.eager.contexts import not_compiled
+from hfta_nb.array import FusedArray, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.gradients import chosen, column, per_row, pieces, rows_of, tensor_of
 from hfta_nb.optim.values import NUMBER, at_least

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hfta_nb.array import FusedArray
-from hfta_nb.eager.contexts import not_compiled
+from hfta_nb.array import FusedArray, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.gradients import column, per_row, pieces, rows_of

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hfta_nb.eager.contexts import not_compiled
+from hfta_nb.array import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind, plain

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import lr_scheduler as reference
 
-from hfta_nb.array import PerMember
-from hfta_nb.eager.contexts import not_compiled
+from hfta_nb.array import PerMember, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub

@@ -247,7 +247,7 @@ def _warmed(run: Callable[[int], Any], clock: Callable[[], float]) -> float:
 
 def clock_of(device: torch.device) -> Callable[[], float]:
     """The clock to use: processor time on one thread, which other processes do not affect; wall time otherwise."""
-    if device.type == "cpu":
+    if device.type != "cuda":
         return time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
     def synchronised() -> float:
