@@ -70,7 +70,8 @@ class Answering:
     def __getitem__(self, index: int | slice | Sequence[int]) -> nn.Module | Self:
         """Member `index` as a plain module: same class, same `state_dict` keys, a detached copy.
 
-        A slice or a list of members returns a new array of them, like `FusedArray.select`.
+        A slice or a list of members returns a new array of them, like `FusedArray.select`; so does a tensor or array of
+        their numbers, or of a truth value per member.
 
         Raises:
             IndexError: there is no such member.
@@ -82,8 +83,9 @@ class Answering:
             raise FusionError("not the number of a member", where="array[...]", got=index, accepted=accepted)
         if isinstance(index, slice):
             return self.select(range(count)[index])
-        if isinstance(index, Sequence):
-            return self.select([i + count if -count <= i < 0 else i for i in index])
+        if isinstance(index, Sequence) or getattr(index, "ndim", False):
+            chosen = surgery.numbers(index, count)
+            return self.select([i + count if isinstance(i, int) and -count <= i < 0 else i for i in chosen])
         return surgery.member(self._state, index)
 
     def apply(self, fn: Callable[[nn.Module], Any]) -> Self:

@@ -293,7 +293,7 @@ class FusedArray(Adjustable, Answering, Savable):
         """A new array of these members, in this order, each with its random streams.
 
         Raises:
-            FusionError: the list is empty or holds a number that is not a member.
+            FusionError: the list is empty or holds a number that is not a member, or truth values for other than all.
         """
         other = FusedArray(surgery.select(self._state, indices, self._tuning.home.block_size))
         other._calls.learn(self._calls)

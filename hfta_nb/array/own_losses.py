@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -12,7 +13,9 @@ from hfta_nb.array.storage import take
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import ArrayWarning
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import tensor_map
 from hfta_nb.replay.calls import Calls, over
@@ -98,9 +101,26 @@ class OwnLosses:
         self.calls = calls
         self._made: dict[Any, LossCalls] = {}
         self._last: tuple[Callable[..., Any], LossCalls] | None = None
+        self._told = False  # a gradient of losses was looked at
 
     def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
-        return self._of(function).computed(outputs, target_of(function, y))
+        losses = self._of(function).computed(outputs, target_of(function, y))
+        if not self._told and losses.requires_grad:
+            losses.register_hook(self._warn_of_mean)  # type: ignore[no-untyped-call]
+        return losses
+
+    def _warn_of_mean(self, grads: Tensor) -> None:
+        """Warn, once, about a mean over members, which divides each member's gradient by their number."""
+        members = len(grads)
+        if self._told or members < 2:
+            return
+        self._told = True
+        if bool((grads == 1 / members).all()):
+            text = (
+                f"each of the {members} members' losses is divided by {members}, as by losses.mean(), and so is its "
+                "gradient: take losses.sum() to train members as they train alone"
+            )
+            warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
 
     def __iter__(self) -> Iterator[LossCalls]:
         return iter(self._made.values())

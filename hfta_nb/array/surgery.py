@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,16 @@ def _tensors_of(state: ArrayState, index: int) -> nn.Module:
         return copied_module(state.skeleton)
 
 
+def numbers(indices: Any, count: int) -> list[Any]:
+    """Members in a list, tensor or array of numbers, or of a truth value per member."""
+    chosen = list(indices.tolist() if hasattr(indices, "tolist") else indices)
+    if not chosen or not all(isinstance(i, bool) for i in chosen):
+        return chosen
+    if len(chosen) != count:
+        raise FusionError("not one truth value per member", got=len(chosen), accepted=str(count))
+    return [i for i, wanted in enumerate(chosen) if wanted]
+
+
 def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayState:
     """The state of an array of some members; see `FusedArray.select`.
 
@@ -52,8 +63,8 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
         indices: the members, in order.
         block_size: how many members of the array run at once.
     """
-    chosen = list(indices)
-    if not chosen or not all(0 <= i < len(state) for i in chosen):
+    chosen = numbers(indices, len(state))
+    if not chosen or not all(hasattr(i, "__index__") and 0 <= i < len(state) for i in chosen):
         raise FusionError("not members of this array", got=chosen, accepted=f"some of 0 to {len(state) - 1}")
     with state.own_attributes():  # also takes over what the user wrote
         skeleton, blueprint = _tensors_of(state, chosen[0]), None

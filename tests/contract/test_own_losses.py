@@ -223,6 +223,7 @@ USES: dict[str, Callable[[FusedArray, Tensor, Tensor], None]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:each of the 3 members' losses is divided by 3:hfta_nb.errors.ArrayWarning")
 @pytest.mark.each("use")
 @pytest.mark.parametrize("kind", [plain, mlp])
 @pytest.mark.parametrize("use", USES)
