@@ -16,6 +16,18 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
+class Branching(nn.Module):
+    """Runs member by member, as it reads values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.inner(x)
+        return found if float(found.sum()) > 0 else -found
+
+
 def loss_of(output: Tensor, target: Tensor) -> Tensor:
     """A loss that any output has."""
     return ((output - target) ** 2).mean()

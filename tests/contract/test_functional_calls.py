@@ -14,7 +14,7 @@ from torch.func import functional_call
 import hfta_nb as hfta
 from hfta_nb.errors import ArrayWarning, TransformError
 
-from .serial import make
+from .serial import Branching, make
 from .test_verification import CPU
 
 DOUBLE = torch.float64
@@ -27,18 +27,6 @@ def norm() -> nn.Module:
 
 def smooth() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
-
-
-class Branching(nn.Module):
-    """Runs member by member, as it reads values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found = self.inner(x)
-        return found if float(found.sum()) > 0 else -found
 
 
 def others(array: Any, learning: bool) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 
-from .serial import make
+from .serial import Branching, make
 from .test_verification import CPU
 
 DOUBLE = torch.float64
@@ -26,18 +26,6 @@ class Writing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x.mul_(2))  # type: ignore[no-any-return]
-
-
-class Branching(nn.Module):
-    """Runs member by member, as it reads values."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(5, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found = self.inner(x)
-        return found if float(found.sum()) > 0 else -found
 
 
 def norm() -> nn.Module:
