@@ -91,8 +91,8 @@ class Answering:
     def apply(self, fn: Callable[[nn.Module], Any]) -> Self:
         """Apply a function to every submodule, as `torch.nn.Module.apply` does.
 
-        If it writes parameters or buffers, it is applied to each member's plain module instead, first member first, so
-        that functions of `torch.nn.init` see the plain module's shapes.
+        If it writes parameters or buffers, it is applied to each member's plain module too, first member first.
+        Functions of `torch.nn.init` see the plain module's shapes everywhere.
 
         Raises:
             FusionError: the function gives a member tensors of other names, shapes or dtypes. Then none is changed.

@@ -110,10 +110,11 @@ class FusedArray(Adjustable, Answering, Savable):
 
         Raises:
             FusionError: a `per_member` input has another number of members.
+            TransformError: within a transform of `torch.func`.
         """
         given = self.take_over()
         result = self._tuning.forward(args, kwargs, partial(self._forward, args, kwargs))
-        if given and self._placement is not None:  # functional_call takes them away again, as written
+        if given and self._placement is not None:  # the caller's buffers get what the call has written to the array's
             self._placement.copy_to(given)
         return result
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import surgery
+from hfta_nb.eager.mutable_values import same_value
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import current_state, set_state
@@ -16,10 +17,11 @@ from hfta_nb.members.process_streams import set_stream_states, stream_states
 
 
 def apply(state: ArrayState, function: Callable[[nn.Module], Any], run: Callable[[], Any]) -> None:
-    """Apply a function to the submodules of an array; if it writes tensors, to those of every member instead.
+    """Apply a function to the submodules of an array; if it writes tensors, to those of every member too.
 
-    `torch.nn.init.kaiming_normal_` and others derive the scale from the shape, in which a member axis would count.
-    What the function sets on the array's own submodules besides tensors, such as attributes and hooks, stays.
+    `torch.nn.init.kaiming_normal_` and others derive the scale from the shape, in which a member axis would count. The
+    array's own submodules therefore hold copies of the first member's tensors while the function is applied to them;
+    what it sets there besides tensors, such as attributes and hooks, stays.
 
     Args:
         state: of the array.
@@ -35,26 +37,30 @@ def apply(state: ArrayState, function: Callable[[nn.Module], Any], run: Callable
         return
     device = state.generators.device
     streams, process = current_state(device), stream_states()
-    tensors = _Tensors(state)
-    try:
-        run()
-    except Exception:  # a shape with a member axis may be all that it does not accept
-        tensors.restore()
-    else:
-        if not tensors.changed():
-            return
-        tensors.restore()
+    if not _writes(state, run):
+        return
     set_state(streams, device)
     set_stream_states(process)
-    plain = []
-    for i in range(len(state)):
-        plain.append(surgery.member(state, i))
-        plain[-1].apply(function)
+    plain = [surgery.member(state, i) for i in range(len(state))]
+    for module in plain:
+        module.apply(function)
     rows = [_values(state, i, module) for i, module in enumerate(plain)]
     with torch.no_grad():
         for i, row in enumerate(rows):
             for name, own in surgery.own_tensors(state, i).items():
                 own.copy_(row[name])
+
+
+def _writes(state: ArrayState, run: Callable[[], Any]) -> bool:
+    """Run; True if that writes or replaces tensors, which are copies of the first member's."""
+    given = {name: b.detach()[0].clone() for name, b in state.tensors.named_buffers()}
+    for name, p in state.tensors.named_parameters():
+        given[name] = nn.Parameter(p.detach()[0].clone(), requires_grad=p.requires_grad)
+    before = {name: t.detach().clone() for name, t in given.items()}
+    with state.slots.filled(given):
+        run()
+        now = state.slots.current()
+    return any(now[name] is not t or not same_value(t.detach(), before[name]) for name, t in given.items())
 
 
 def _values(state: ArrayState, index: int, plain: nn.Module) -> dict[str, Tensor]:
@@ -67,30 +73,3 @@ def _values(state: ArrayState, index: int, plain: nn.Module) -> dict[str, Tensor
             accepted = f"{list(own.shape)}, {own.dtype}"
             raise FusionError("another tensor", where=f"apply, member {index}, {name}", got=got, accepted=accepted)
     return found
-
-
-class _Tensors:
-    """The tensors of an array, to be put back where a function has changed or replaced them."""
-
-    def __init__(self, state: ArrayState) -> None:
-        self._held: list[tuple[dict[str, Any], str, Tensor, Tensor]] = [
-            (holder, key, tensor, tensor.data)
-            for module in {id(m): m for root in (state.tensors, state.skeleton) for m in root.modules()}.values()
-            for holder in (module._parameters, module._buffers)
-            for key, tensor in holder.items()
-            if tensor is not None
-        ]
-        self._arenas = [(arena, arena.data.clone()) for arena in (*state.arenas, *state.buffer_arenas)]
-
-    def changed(self) -> bool:
-        """True if a tensor has other values, or was replaced."""
-        if any(holder.get(key) is not t or t.data_ptr() != data.data_ptr() for holder, key, t, data in self._held):
-            return True
-        return not all(torch.equal(arena.data, values) for arena, values in self._arenas)
-
-    def restore(self) -> None:
-        """Put tensors and values back."""
-        for holder, key, tensor, data in self._held:
-            holder[key], tensor.data = tensor, data
-        for arena, values in self._arenas:
-            arena.data.copy_(values)

@@ -161,7 +161,7 @@ class PlainRun:
 
     def _parameters_equal(self, plain: nn.Module) -> bool:
         """True if the parameters of `plain` are those of the member in the array, to the bit."""
-        kept = self.state.rows_of(self.member)
+        kept = self.state.parameters_of(self.member)
         own = dict(plain.named_parameters())
         return own.keys() == kept.keys() and all(torch.equal(p, kept[name]) for name, p in own.items())
 

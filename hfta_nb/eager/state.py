@@ -87,7 +87,7 @@ class ArrayState:
             if span.numel and span.name in now and now[span.name].data_ptr() != address + span.start * size
         }
 
-    def rows_of(self, member: int) -> dict[str, Tensor]:
+    def parameters_of(self, member: int) -> dict[str, Tensor]:
         """The parameters of a member, without its axis, by name."""
         swapped = self.swapped()
         rows = [(arena.data[member], span) for arena in self.arenas for span in arena.spans]

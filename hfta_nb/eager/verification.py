@@ -110,7 +110,7 @@ class Verification:
             of_member = MemberGradients(self.state, self.restore, self.inputs, self.computation, self.member)
             together |= of_member.outcome()
         if any(key.startswith(PARAMETER) for key in alone):
-            together |= {f"{PARAMETER}{name}": p.clone() for name, p in self.state.rows_of(self.member).items()}
+            together |= {f"{PARAMETER}{name}": p.clone() for name, p in self.state.parameters_of(self.member).items()}
         off = self._different(together, alone)
         if off:
             self.restore()
