@@ -41,6 +41,7 @@ def alone(modules: Sequence[nn.Module], tensors: dict[str, Tensor], x: Tensor) -
 
 
 @pytest.mark.filterwarnings("ignore::hfta_nb.errors.ArrayWarning")
+@pytest.mark.each("build", "verify")
 @pytest.mark.parametrize("verify", ["first", "always", "never"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("build", [norm, Branching])
