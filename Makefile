@@ -37,7 +37,7 @@ BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test types-nbval test-all test-share checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
+.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
 	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -48,12 +48,12 @@ lab: venv ## open JupyterLab at the quickstart notebook
 	$(BIN)/python -m jupyterlab --LabApp.default_url=/lab/tree/$(NOTEBOOK) $(if $(filter 0,$(shell id -u)),--allow-root) $(LAB_ARGS)
 
 test: venv $(BROWSER) lint ## lint, types, the quickstart, and the tests: one row of each long table
-	@$(MAKE) --no-print-directory --jobs 2 types-nbval pytest
+	@$(MAKE) --no-print-directory --jobs 2 types nbval-pytest
 
-# The tests wait for browsers and processes a fifth of their time: there is room for mypy and a notebook beside them.
-types-nbval:
-	@$(MAKE) --no-print-directory types
-	@nice $(MAKE) --no-print-directory nbval
+# The tests wait for browsers and processes a fifth of their time: there is room for mypy beside them.
+nbval-pytest:
+	@$(MAKE) --no-print-directory nbval
+	@$(MAKE) --no-print-directory pytest
 
 test-all: docs checks-all pytest-all zoo sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
 

@@ -3,8 +3,8 @@
 On one thread, by processor time. `first` is the first call of each of several arrays, `worst` the longest of the calls
 2 to 11, both in serial steps. From the twelfth call on, each is followed by a serial step of plain modules: `speed` is
 the median of those divided by that of the calls, with quartiles of the pairs. `speed_of_stacked` is the speed of plain
-modules whose outputs are put into one tensor, as `array(x)` returns it: members that are computed one by one can't be
-faster.
+modules whose outputs are put into one tensor, as `array(x)` returns it, and `speed_of_forwards_first` of plain modules
+whose forwards all precede the first loss, as the split form asks: members that are computed one by one can't be faster.
 
     python benchmarks/first_calls.py [--json] [--cases NAME ...] [--arrays 3] [--rounds 15] [--quick]
 
@@ -70,6 +70,11 @@ def serial(modules: list[nn.Module], x: Tensor) -> None:
         loss_of(module(x)).backward()  # type: ignore[no-untyped-call]
 
 
+def forwards_first(modules: list[nn.Module], x: Tensor) -> None:
+    outputs = [module(x) for module in modules]
+    torch.stack([loss_of(own) for own in outputs]).sum().backward()  # type: ignore[no-untyped-call]
+
+
 def stacked(modules: list[nn.Module], x: Tensor) -> None:
     out = torch.stack([module(x) for module in modules])
     torch.stack([loss_of(own) for own in out]).sum().backward()  # type: ignore[no-untyped-call]
@@ -100,11 +105,11 @@ def row(case: str, form: str, dtype: torch.dtype, arrays: int, rounds: int) -> d
         times = [seconds(FORMS[form], array, x) for _ in range(_WARM)]
         first.append(round(times[0] / step, 2))
         worst.append(round(max(times[1:]) / step, 2))
-    pairs = [
-        (seconds(FORMS[form], array, x), seconds(serial, alone, x), seconds(stacked, alone, x)) for _ in range(rounds)
-    ]
-    ours, plain, stack = (statistics.median(times) for times in zip(*pairs, strict=True))
-    low, _, high = statistics.quantiles([p / o for o, p, _ in pairs], n=4)
+    others = serial, stacked, forwards_first
+    laps = [(seconds(FORMS[form], array, x), *(seconds(other, alone, x) for other in others)) for _ in range(rounds)]
+    ours, plain, stack, first_all = (statistics.median(times) for times in zip(*laps, strict=True))
+    low, _, high = statistics.quantiles([p / o for o, p, *_ in laps], n=4)
+    splits = form == "array(x)"
     return {
         "case": case,
         "members": members,
@@ -115,7 +120,8 @@ def row(case: str, form: str, dtype: torch.dtype, arrays: int, rounds: int) -> d
         "worst": worst,
         "speed": round(plain / ours, 3),
         "speed_quartiles": [round(low, 3), round(high, 3)],
-        "speed_of_stacked": round(plain / stack, 3) if form == "array(x)" else None,
+        "speed_of_stacked": round(plain / stack, 3) if splits else None,
+        "speed_of_forwards_first": round(plain / first_all, 3) if splits else None,
     }
 
 
