@@ -131,3 +131,30 @@ def test_a_replayed_step_in_float32(dtype: torch.dtype, block: int, monkeypatch:
         torch.testing.assert_close(losses[i], loss.detach(), rtol=1e-2, atol=1e-2)
         for p, q in zip(array.parameters(), module.parameters(), strict=True):
             torch.testing.assert_close(p.grad[i], q.grad, rtol=0, atol=0.03 * float(q.grad.abs().max()))
+
+
+def _strided(channels: int) -> list[Any]:
+    """The operands of the backward pass of a 1 x 1 convolution of stride 2, with channels last, in bfloat16."""
+    grad = Operand((2, 8, 4, 4), (128, 1, 32, 8), torch.bfloat16)
+    x = Operand((2, channels, 8, 8), (64 * channels, 1, 8 * channels, channels), torch.bfloat16)
+    weight = Operand((8, channels, 1, 1), (channels, 1, 1, 1), torch.bfloat16)
+    return [grad, x, weight, None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]]
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_what_may_end_the_process_in_float32_is_tried_in_a_child_first(
+    survives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def child(calls: Any, device: torch.device) -> bool:
+        asked.extend(a.dtype for call in calls for a in call.args if isinstance(a, Operand))
+        return survives
+
+    monkeypatch.setattr(autotune, "survives", child)
+    monkeypatch.setattr(autotune, "_measured", lambda ways, *_: {name: 1.0 for name in ways})
+    function = aten.convolution_backward.default
+    choice = autotune.choose(function, function, _strided(4), {}, CPU)
+    assert asked == [torch.float32] * 3
+    assert (choice is not None) == survives
+    assert choice is None or set(choice.seconds) == {PLAIN, "in float32"}

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -18,10 +18,12 @@ from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.kernels.strategy.graphed import graphed
 from hfta_nb.kernels.strategy.products import Copied
+from hfta_nb.kernels.strategy.sandbox import Tried, survives
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.kernels.strategy.trials import killed, trying
-from hfta_nb.kernels.strategy.variants import COMPILED, PLAIN, KernelVariant, Operand, same, variants_of
+from hfta_nb.kernels.strategy.variants import COMPILED, CONVOLUTIONS, PLAIN, KernelVariant, Operand, same, variants_of
+from hfta_nb.kernels.strategy.widened import HALVES, Widened
 
 STRATEGIES = ("measured", "fixed")
 """How kernels are chosen."""
@@ -94,6 +96,8 @@ def choose(
         None if torch's kernel is the only variant.
     """
     others = variants_of(function, args, device) if others is None else others
+    if any(other.make is Widened for other in others) and not _survives_in_float32(function, args, device):
+        others = [other for other in others if other.make is not Widened]
     if not others:
         return None
     known, key = kept(device), _key(function, args, kwargs)
@@ -114,6 +118,15 @@ def choose(
     open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
     best = min(open_ways or [PLAIN], key=lambda name: cost(name, times) - (worth if name == COMPILED else 0.0))
     return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
+
+
+def _survives_in_float32(function: Any, args: Sequence[Any], device: torch.device) -> bool:
+    """True if a process survives torch's kernel for these operands in float32, which no plain module may have called;
+    see `sandbox`."""
+    if function not in CONVOLUTIONS:
+        return True
+    wide = [replace(a, dtype=torch.float32) if isinstance(a, Operand) and a.dtype in HALVES else a for a in args]
+    return survives([Tried(function, wide)], device)
 
 
 def made(way: KernelVariant, called: Callable[..., Any]) -> Callable[..., Any]:

@@ -153,6 +153,8 @@ def _pools(x: Any) -> list[KernelVariant]:
 
 _CONVOLUTION = _aten.convolution.default
 _CONVOLUTION_BACKWARD = _aten.convolution_backward.default
+CONVOLUTIONS = frozenset(f for f in _WIDENED if "convolution" in f._schema.name)
+"""Operators of convolutions that have a variant in float32."""
 _MOST_GROUPS, _LEAST_CHANNELS = 16, 4
 """The operators of a pointwise convolution that may be one product per group."""
 
