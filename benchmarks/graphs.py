@@ -22,7 +22,6 @@ if __package__ in (None, ""):
 from benchmarks.common import interleaved, write
 from benchmarks.suite.job import Job
 from benchmarks.suite.modes.ours import Ours
-from hfta_nb.array.explaining import rows_of
 
 LAP_S = 0.1
 """Approximate duration of an uncaptured lap."""
@@ -48,7 +47,8 @@ def measure(job: Job, rounds: int) -> dict[str, Any]:
     row["ratio"] = row["plain_step_s"] / row["captured_step_s"]
     row["how"] = "no GPU" if graph is None else "; ".join(graph.notes()) or "not captured yet"
     row["waits"] = _waits(captured)
-    ways = [f"{function}: {how}" for function, how in rows_of(captured.array)]
+    table = captured.array.explain()
+    ways = [f"{function}: {how}" for function, how in zip(table["function"], table["how"], strict=True)]
     row["ways"] = [way for way in ways if "streams" in way or "block" in way or "not" in way]
     return row
 

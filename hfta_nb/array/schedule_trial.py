@@ -142,6 +142,17 @@ class Trial:
         self.cache.waiting = self.cache.at_once = False
 
     @property
+    def _on_gpu(self) -> bool:
+        return self.state.generators.device.type == "cuda"
+
+    @property
+    def _limit(self) -> float:
+        """A schedule whose eager steps take more than this multiple of the fastest is not replayed."""
+        if self.replaying and self._on_gpu:
+            return math.inf  # eager steps of small blocks wait for their launches, which replayed ones do not
+        return _HOPELESS_IMAGES if self.replaying and images(self.state) else _HOPELESS
+
+    @property
     def _steps(self) -> bool:
         """True if whole steps are tried."""
         return self.cache is self.calls.steps.cache
@@ -162,9 +173,11 @@ class Trial:
         yield first
         plain: dict[ExecutionSchedule, float] = {}
         for way in [*self.ways[1:], first]:  # the first has just run
+            if self._on_gpu:
+                yield way  # libraries plan and load the kernels of new shapes, which takes up to seconds
             plain[way] = yield way
         self.seconds = dict(plain)
-        limit = (_HOPELESS_IMAGES if self.replaying and images(self.state) else _HOPELESS) * min(plain.values())
+        limit = self._limit * min(plain.values())
         # With trained convolutions, smaller block sizes gain more from replay, and recording is expensive: the first
         # schedule to be recorded may be the last one.
         trained = self.cache is not self.calls.results.cache

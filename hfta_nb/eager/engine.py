@@ -188,7 +188,7 @@ class Engine:
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
         self.observed: tuple[int, dict[str, Tensor | None]] | None = None
         self.paths: set[int] | None = None
-        self._recurrent = any(isinstance(m, nn.LSTM) for m in self.root.modules())
+        self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
         """Every member's result, each tensor with a leading axis of the block's members."""
@@ -238,7 +238,7 @@ class Engine:
             storages = {name: tensor.data for name, tensor in executable.parameters.items()}
             with (
                 recomputed_alone(root, self.segments, self.generators) if self.segments else nullcontext(),
-                AloneMode() if self._recurrent and not self.plain else nullcontext(),
+                AloneMode(self.plain) if self._recurrent else nullcontext(),
             ):
                 result, replaced = slots.call_and_keep(state, lambda: call(root, leaves))
             restore_storage(state, storages)

@@ -52,7 +52,7 @@ def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
 
 def stacklevel_outside() -> int:
     """The `stacklevel` of the first frame outside of the package and torch, for the caller's warning."""
-    frame: Any = sys._getframe(2)
+    frame: Any = sys._getframe(1).f_back  # None in a thread of autograd, where the backward of a GPU runs
     level = 2
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("hfta_nb", "torch"):
         frame, level = frame.f_back, level + 1

@@ -68,6 +68,8 @@ class DynamicCall:
         out = self.function(*args, **{k: _fetched(v, made) for k, v in self.kwargs.items()})
         if self.keep:
             parts = out if isinstance(out, tuple | list) else (out,)
+            if type(parts[-1]) is list:  # cuDNN's recurrent layers give their weights' gradients so
+                parts = [*parts[:-1], *parts[-1]]
             for k, storage in self.keep:
                 made[storage] = parts[k]
         for storage in self.gone:

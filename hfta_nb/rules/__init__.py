@@ -53,13 +53,24 @@ def rule_mode(context: Context) -> RuleMode:
 
 
 class AloneMode(TorchFunctionMode):
-    """The mode in which a member that runs as its plain module uses kernels of this package."""
+    """The mode in which a member that runs as its plain module uses kernels of this package.
+
+    Args:
+        plain: torch's kernels only.
+    """
+
+    def __init__(self, plain: bool = False) -> None:
+        super().__init__()
+        self.plain = plain
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        found = recurrent.alone(func, args, kwargs or {})
-        return func(*args, **(kwargs or {})) if found is None else found
+        found = None if self.plain else recurrent.alone(func, args, kwargs or {})
+        if found is not None:
+            return found
+        given = recurrent.weights_apart(args) if func in recurrent.LAYERS else args
+        return func(*given, **(kwargs or {}))
 
 
 __all__ = [

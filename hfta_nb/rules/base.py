@@ -222,6 +222,16 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
     return tuple(sorted(range(len(strides)), key=lambda i: (-strides[i], sizes[i] == 1, i)))
 
 
+def without_gaps(tensor: Tensor) -> bool:
+    """True if the entries of a tensor are adjacent in memory, in any order of its axes."""
+    step = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
 def stored_as(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
     """``[M, ...]`` stored with the members' axes in this order, from the slowest to the fastest."""
     if memory_order(tensor) == order:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.members.untraced import untraced
 from hfta_nb.rules.base import Context, Rule, arguments, memory_order, stored_as
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -35,6 +37,8 @@ def _channels_last(context: Context, given: dict[str, Any]) -> bool:
     x, weight = given.get("input"), given.get("weight")
     if not isinstance(x, Tensor) or not isinstance(weight, Tensor) or x.ndim != weight.ndim or x.ndim < 4:
         return False
+    if x.device.type == "cuda" and x.dtype == torch.float64:  # cuDNN has no channels last in float64
+        return False
     last = (0, *range(2, x.ndim), 1)
     with context.outside():
         return any(memory_order(context.stacked(v)) == last for v in (x, weight))
@@ -57,7 +61,8 @@ def _grouped(context: Context, function: Callable[..., Any], given: dict[str, An
     if at_once >= context.members:
         context.note(function, "vmap, a grouped convolution")
         return function(**given)
-    context.note(function, f"vmap, grouped convolutions of {at_once} members each, for more elements are too many")
+    how = f"vmap, grouped convolutions of {at_once} members each, for more elements are too many"
+    context.note(function, "one convolution per member" if _crosses_groups(given) else how)
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     rest = {name: value for name, value in given.items() if name not in tensors}
     axes = tuple(0 if context.batched(value) else None for value in tensors.values())
@@ -71,15 +76,36 @@ def _grouped(context: Context, function: Callable[..., Any], given: dict[str, An
 
 
 def _at_once(context: Context, function: Callable[..., Any], given: dict[str, Any]) -> int:
-    """How many members' images may be one tensor. A single member's are as large as in its plain module."""
+    """How many members may be in one grouped convolution. A single member's images are as large as in its plain
+    module."""
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     most = _most(given["input"].device)
     if most is None or not any(map(context.batched, tensors.values())):
         return context.members
-    with context.outside():
+    if _crosses_groups(given):
+        return 1
+    with context.outside(), untraced():
         there = {n: torch.empty(v.shape, dtype=v.dtype, device="meta") for n, v in tensors.items()}
         out = function(**{**given, **there})
     return int(max(1, most // max(1, out.numel(), given["input"].numel())))
+
+
+def _crosses_groups(given: dict[str, Any]) -> bool:
+    """True if a grouped convolution on a GPU may multiply channels of other groups by zero.
+
+    cuDNN's kernels for tensor cores do if the channels of a group do not fill their tiles: a member whose numbers are
+    not finite would then spoil its neighbours. Depthwise convolutions are torch's own kernels.
+    """
+    x, weight = given["input"], given["weight"]
+    if x.device.type != "cuda" or weight.shape[1] == 1 or x.dtype == torch.float64:
+        return False
+    if weight.shape[0] // (given.get("groups") or 1) % _TILE == weight.shape[1] % _TILE == 0:
+        return False
+    return x.dtype != torch.float32 or "tf32" in precision.float32(x.device)
+
+
+_TILE = 16
+"""Channels: groups of multiples of them stay apart, groups of 2 and 8 do not (an H200, bfloat16; decision 40)."""
 
 
 def _most(device: torch.device) -> int | None:

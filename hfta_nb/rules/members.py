@@ -16,6 +16,7 @@ from hfta_nb.rules.base import (
     function_name,
     memory_order,
     stored_as,
+    without_gaps,
 )
 
 RANDOM = "member by member, each with its own random numbers"
@@ -29,11 +30,18 @@ def member_by_member(context: Context, function: Callable[..., Any], args: Any, 
     """
     context.note(function, how)
     with context.outside():
-        return joined(context, each_member(context, function, args, kwargs))
+        return joined(context, each_member(context, function, args, kwargs, draws=how is RANDOM))
 
 
-def each_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> list[Any]:
-    """The results of the members. Requires `context.outside`."""
+def each_member(
+    context: Context, function: Callable[..., Any], args: Any, kwargs: Any, draws: bool = False
+) -> list[Any]:
+    """The results of the members. Requires `context.outside`.
+
+    Args:
+        draws: the function draws random numbers. On a GPU, which element gets which number depends on whether a
+            tensor has gaps in memory, as a member's part of a grouped convolution's result has, and alone has not.
+    """
     leaves, rebuild = flatten((args, kwargs))
     stacked = [context.stacked(v) if isinstance(v, Tensor) else v for v in leaves]
     results = []
@@ -44,6 +52,9 @@ def each_member(context: Context, function: Callable[..., Any], args: Any, kwarg
             for generator, state in starts:
                 generator.set_state(state)
             own = [v.select(0, i) if isinstance(v, Tensor) else v for v in stacked]
+            if draws:
+                pairs = zip(own, stacked, strict=True)
+                own = [v.clone() if isinstance(v, Tensor) and gaps_of_others(v, whole) else v for v, whole in pairs]
             given, named = unflatten(rebuild, own)
             context.generators.enter(index)
             try:
@@ -51,6 +62,12 @@ def each_member(context: Context, function: Callable[..., Any], args: Any, kwarg
             finally:
                 context.generators.leave(index)
     return results
+
+
+def gaps_of_others(own: Tensor, whole: Tensor) -> bool:
+    """True if a member's part of a tensor on a GPU has gaps in memory, and the tensor has none: then they are other
+    members' parts, or padding, which the plain module's tensor does not have."""
+    return own.is_cuda and without_gaps(whole) and not without_gaps(own)
 
 
 def joined(context: Context, results: list[Any]) -> Any:

@@ -6,6 +6,7 @@ dropout between layers on an accelerator, whose kernels draw differently.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.native import recurrent as native
 from hfta_nb.rules.alone import own_is_faster
-from hfta_nb.rules.base import Context, Rule, vmap_level
+from hfta_nb.rules.base import Context, Rule, function_name, vmap_level
 from hfta_nb.rules.gru import GRU, Simple
 from hfta_nb.rules.lstm import LSTM, TorchLSTM
 from hfta_nb.rules.members import each_member, torch_kernel_per_member
@@ -100,9 +101,9 @@ def _sequences(run: LayerFunction) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         asked = _Asked.of(args, kwargs)
         if asked is None or not _fits(context, [asked.x, *asked.states, *asked.weights]) or asked.x.numel() == 0:
-            return torch_kernel_per_member(context, function, args, kwargs)
+            return _torch_kernel(context, function, args, kwargs)
         if asked.dropout and not asked.x.is_cpu:
-            return torch_kernel_per_member(context, function, args, kwargs)
+            return _torch_kernel(context, function, args, kwargs)
         context.note(function, _HOW)
 
         def drop(x: Tensor) -> Tensor:
@@ -114,6 +115,30 @@ def _sequences(run: LayerFunction) -> Rule:
         return (out.transpose(0, 1) if asked.batch_first else out, *ends)
 
     return rule
+
+
+def _torch_kernel(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The rule for a layer that runs as torch's own kernel, once per member."""
+
+    def call(*given: Any, **named: Any) -> Any:
+        return function(*weights_apart(given), **named)
+
+    call.__name__ = function_name(function)
+    return torch_kernel_per_member(context, call, args, kwargs)
+
+
+def weights_apart(args: Sequence[Any]) -> Sequence[Any]:
+    """The arguments of a recurrent layer with its weights in memory of their own, if it may be cuDNN's.
+
+    cuDNN takes weights that are adjacent in memory as one block of weights and biases. In an array, what follows the
+    weights of a layer without biases are other parameters; those of a narrow member have gaps.
+    """
+    pairs = enumerate(itertools.pairwise(args))
+    at = next((i for i, (v, biased) in pairs if isinstance(v, list | tuple) and isinstance(biased, bool)), None)
+    if at is None or not all(w.is_cuda for w in args[at]):
+        return args
+    own = [w.contiguous() if args[at + 1] else w.clone(memory_format=torch.contiguous_format) for w in args[at]]
+    return [*args[:at], own, *args[at + 1 :]]
 
 
 def alone(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Tensor] | None:
@@ -193,6 +218,8 @@ def _steps_first(context: Context, x: Tensor, batch_first: bool) -> Tensor:
     return (whole.transpose(1, 2) if batch_first else whole).contiguous()
 
 
+LAYERS = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
+"""Functions that may be cuDNN's."""
 RULES: dict[object, Rule] = {
     torch.lstm: _sequences(_lstm),
     torch.gru: _sequences(_gru),

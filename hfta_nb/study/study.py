@@ -73,8 +73,9 @@ class Study(Analysis, Definition):
             rounding.
         strategy: how kernels are chosen: "measured" takes the fastest on this machine, which in float32 may round
             differently from the plain module's; "fixed" takes those that the plain module calls.
-        deterministic: choose nothing by time. Two runs on the same machine then give the same bits on a CPU. Slower:
-            kernels are "fixed", block sizes are not tried, steps are not compiled.
+        deterministic: choose nothing by time. Two runs on the same machine then give the same bits. Slower: kernels
+            are "fixed", block sizes are not tried, steps are not compiled. On a GPU kernels are also those of
+            `torch.use_deterministic_algorithms`; torch warns of operators that have none.
         verify: when a member is compared with its plain module: "first" compares in the first call of each kind,
             "always" in all calls, which is slow, "never" in none. What differs runs member by member from then on, and
             an event `DifferenceFound` says so. See `FusedArray.verify`.

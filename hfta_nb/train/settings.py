@@ -83,6 +83,11 @@ class Settings:
         """Of losses and metrics: those of bfloat16 models are float32."""
         return torch.float32 if self.dtype == torch.bfloat16 else self.dtype
 
+    @property
+    def repeats(self) -> bool:
+        """Whether kernels must give the same bits in each run; those of a CPU do."""
+        return self.deterministic and self.device.type == "cuda"
+
     def validates(self, epoch: int) -> bool:
         """Whether there is a validation after this epoch, from 1."""
         return epoch % self.validate_every == 0 or epoch == self.epochs

@@ -75,7 +75,7 @@ class Trainer(Schedule):
     def _train(self, todo: Todo) -> Iterator[Event]:
         run = GroupRun(self, todo.group, todo.run)
         try:
-            yield from set_apart(run.events())
+            yield from set_apart(run.events(), self.settings.repeats)
             return
         except Exception as error:
             failure = (

@@ -89,7 +89,7 @@ class _Seat:
     def __init__(self, trainer: Schedule, todo: Todo, shelf: Shelf) -> None:
         self.todo = todo
         self.run = GroupRun(trainer, todo.group, todo.run, shelf)
-        self.events = set_apart(self.run.events())
+        self.events = set_apart(self.run.events(), trainer.settings.repeats)
 
 
 class Turns:

@@ -24,6 +24,17 @@ def y(device: torch.device) -> Tensor:
     return torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(device)
 
 
+@pytest.fixture(autouse=True)
+def cudnn_draws(request: pytest.FixtureRequest) -> None:
+    """Left out on a GPU: dropout between recurrent layers is cuDNN's, which draws from a state of the process that
+    `torch.manual_seed` does not set again, so that two plain modules differ as well."""
+    if not {"row", "device"} <= set(request.fixturenames):
+        return
+    row, device = (request.getfixturevalue(name) for name in ("row", "device"))
+    if device.type == "cuda" and "dropout" in row.name and "lstm" in row.name:
+        pytest.skip("cuDNN's dropout draws from a state of the process")
+
+
 @pytest.fixture(params=["chain", "triton"])
 def made_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Optimizers step on a CPU as they do on a GPU: by a chain of torch's kernels, or by Triton's."""

@@ -94,7 +94,7 @@ class Noisy(nn.Module):
         self.linear = nn.Linear(5, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.linear(x) + 0.1 * torch.randn_like(x) + torch.rand(5, dtype=x.dtype)
+        h = self.linear(x) + 0.1 * torch.randn_like(x) + torch.rand(5, dtype=x.dtype, device=x.device)
         if self.training:
             keep = h.new_empty(len(h), 1).bernoulli_(0.8)
             h = h * keep / 0.8

@@ -37,6 +37,9 @@ class Draws:
     def get_state(self) -> torch.Tensor:
         return self.state.get_state()
 
+    def manual_seed(self, seed: int) -> None:
+        self.state.manual_seed(seed)
+
     def graphsafe_set_state(self, state: torch.Generator) -> None:
         self.state, self.capturing = state, False
 

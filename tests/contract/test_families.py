@@ -216,6 +216,7 @@ def _members(row: FamilyRow, data: hfta.Data, device: torch.device) -> list[torc
 @pytest.mark.parametrize("steps", [4, 20])
 @pytest.mark.parametrize("row", [r for r in ROWS if not hfta.family(r.name).phases], ids=str)
 def test_steps(row: FamilyRow, steps: int, device: torch.device) -> None:
+    near = 1e-9 if device.type == "cpu" else 1e-4  # atomic additions in any order, of which Adam makes much
     data = _data(row).to(device, torch.float64)
     loss = hfta.family(row.name).loss_for(data)
     modules = _members(row, data, device)
@@ -234,8 +235,8 @@ def test_steps(row: FamilyRow, steps: int, device: torch.device) -> None:
             value = loss(call_module(module, data.x), data.y)
             value.backward()
             alone.step()
-            assert losses[step][i].item() == pytest.approx(value.item(), abs=1e-9), step
-    assert largest(array, modules, row.noise) <= 1e-9
+            assert losses[step][i].item() == pytest.approx(value.item(), abs=near), step
+    assert largest(array, modules, row.noise) <= near
     array.eval()
     with torch.no_grad():
         together = array(*data.x) if isinstance(data.x, tuple) else array(data.x)

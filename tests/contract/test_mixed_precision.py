@@ -220,6 +220,10 @@ def test_a_member_that_is_lost_harms_no_other(precision: str, device: torch.devi
         found.append((losses[:, [0, 2]], rows))
         if lost:
             assert losses[:, 1].isnan().all()
+    if device.type == "cuda":  # sums of atomic additions, in another order each time
+        near = TOLERANCES.get(precision, 1e-4)
+        torch.testing.assert_close(found[0], found[1], rtol=near, atol=near)
+        return
     assert torch.equal(found[0][0], found[1][0])
     assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
 

@@ -45,6 +45,8 @@ def test_kind(kind: Any, dtype: torch.dtype, most: int, device: torch.device) ->
     if dtype not in kind.supported_dtypes(device.type):
         pytest.skip(f"torch has no {kind.name} in {dtype}")
     for training in modes(kind):
+        if device.type == "cuda" and not training and issubclass(kind.module_cls, nn.RNNBase):
+            continue  # cuDNN differentiates recurrent layers in train mode only, in plain modules too
         found = samples(kind, dtype, device, training, most if dtype == torch.float64 else most // 4)
         assert found, "nothing was compared"
         for sample in found:

@@ -127,6 +127,8 @@ def _twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, devic
     alone = [torch_optimizer(row, module, i) for i, module in enumerate(modules)]
     if row.name == "Muon" and device.type != "cpu":
         tolerance = 0.1  # batched products in bfloat16
+    if device.type == "cuda":  # its powers and sums round differently for tensors of another size
+        tolerance = max(tolerance, 1e-7)
     if row.name in CHAOTIC:
         for _ in range(20):
             step_with_equal_gradients(array, optimizer, modules, alone)

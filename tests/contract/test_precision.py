@@ -153,6 +153,8 @@ def test_embeddings(options: dict[str, Any], own: bool, block: int, device: torc
         assert losses[i].item() == pytest.approx(alone.item(), abs=1e-12)
         torch.testing.assert_close(array.weight.grad[i], module.weight.grad, atol=1e-12, rtol=0)
     assert largest(array, modules) == 0
+    if device.type == "cuda":  # an assertion on the device would end all work of this process on the GPU
+        return
     with pytest.raises(hfta.HftaError, match=r"IndexError: .*index .*out of range|RuntimeError: .*found idx to be 5"):
         array(torch.tensor([[5, 0]]))
 

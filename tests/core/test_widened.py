@@ -152,7 +152,7 @@ def test_what_may_end_the_process_in_float32_is_tried_in_a_child_first(
         return survives
 
     monkeypatch.setattr(autotune, "survives", child)
-    monkeypatch.setattr(autotune, "_measured", lambda ways, *_: {name: 1.0 for name in ways})
+    monkeypatch.setattr(autotune, "_measured", lambda ways, *_: dict.fromkeys(ways, 1.0))
     function = aten.convolution_backward.default
     choice = autotune.choose(function, function, _strided(4), {}, CPU)
     assert asked == [torch.float32] * 3

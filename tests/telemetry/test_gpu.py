@@ -8,6 +8,7 @@ import types
 
 import pynvml
 import pytest
+import torch
 
 from hfta_nb import telemetry
 from hfta_nb.telemetry import gpm, gpu
@@ -40,6 +41,7 @@ def nvml(monkeypatch, clock):
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     place = {"uuid": "aaaa", "pci_domain_id": 0, "pci_bus_id": 0x3B, "pci_device_id": 0}
     named = {"name": "NVIDIA H200", "total_memory": 139 * 2**30 + 5}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # whatever GPU this machine has
     monkeypatch.setattr(gpu, "_properties", lambda index: types.SimpleNamespace(**place, **named))
     return fake
 

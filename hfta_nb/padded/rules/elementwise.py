@@ -13,6 +13,7 @@ from hfta_nb.members.views import narrowed
 from hfta_nb.padded.mode import PaddedMode, Rule, varied
 from hfta_nb.padded.numbers import value_of
 from hfta_nb.padded.tags import box, full, tag_of, widened
+from hfta_nb.rules.members import gaps_of_others
 
 _INSIDE = 0.5
 """The value put into the padding for a function that is not defined at zero: its value and slope are finite there."""
@@ -64,6 +65,8 @@ def _dropout(mode: PaddedMode, function: Callable[..., Any], args: Any, kwargs: 
         with context.generators.borrowed():
             for row, index in enumerate(context.indices):
                 own = narrowed(stacked[row], box(x.shape, tag_of(x), row), 0)
+                if gaps_of_others(own, stacked[row]):
+                    own = own.clone()
                 context.generators.enter(index)
                 results.append(widened(function(own, value_of(p, row), True), x.shape, 0))
                 context.generators.leave(index)
