@@ -18,6 +18,7 @@ from benchmarks.suite.report import report
 
 PAGE = RESULTS.parents[1] / "docs" / "performance.md"
 SUITE = {
+    "suite_gpu": "A GPU",
     "suite_cpu_1thread": "One thread",
     "suite_cpu_2threads": "Two threads",
     "suite_cpu_hfta": "HFTA's models at small widths",
