@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -12,5 +13,5 @@ TOLD = 1500
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print a failure at once, in the process that collects the outcomes of all workers."""
-    if report.failed:
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\n#### {report.nodeid} [{report.when}]\n{report.longreprtext[-TOLD:]}", file=sys.stderr, flush=True)

@@ -62,7 +62,7 @@ def _grouped(context: Context, function: Callable[..., Any], given: dict[str, An
         context.note(function, "vmap, a grouped convolution")
         return function(**given)
     how = f"vmap, grouped convolutions of {at_once} members each, for more elements are too many"
-    context.note(function, "one convolution per member" if _crosses_groups(given) else how)
+    context.note(function, "one convolution per member" if _crosses_groups(function, given) else how)
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
     rest = {name: value for name, value in given.items() if name not in tensors}
     axes = tuple(0 if context.batched(value) else None for value in tensors.values())
@@ -82,7 +82,7 @@ def _at_once(context: Context, function: Callable[..., Any], given: dict[str, An
     most = _most(given["input"].device)
     if most is None or not any(map(context.batched, tensors.values())):
         return context.members
-    if _crosses_groups(given):
+    if _crosses_groups(function, given):
         return 1
     with context.outside(), untraced():
         there = {n: torch.empty(v.shape, dtype=v.dtype, device="meta") for n, v in tensors.items()}
@@ -90,16 +90,17 @@ def _at_once(context: Context, function: Callable[..., Any], given: dict[str, An
     return int(max(1, most // max(1, out.numel(), given["input"].numel())))
 
 
-def _crosses_groups(given: dict[str, Any]) -> bool:
+def _crosses_groups(function: Callable[..., Any], given: dict[str, Any]) -> bool:
     """True if a grouped convolution on a GPU may multiply channels of other groups by zero.
 
     cuDNN's kernels for tensor cores do if the channels of a group do not fill their tiles: a member whose numbers are
     not finite would then spoil its neighbours. Depthwise convolutions are torch's own kernels.
     """
-    x, weight = given["input"], given["weight"]
-    if x.device.type != "cuda" or weight.shape[1] == 1 or x.dtype == torch.float64:
+    x, weight, groups = given["input"], given["weight"], given.get("groups") or 1
+    if x.device.type != "cuda" or x.dtype == torch.float64:
         return False
-    if weight.shape[0] // (given.get("groups") or 1) % _TILE == weight.shape[1] % _TILE == 0:
+    depthwise = function in _POINTWISE and weight.shape[1] == 1
+    if depthwise or weight.shape[0] // groups % _TILE == weight.shape[1] % _TILE == 0:
         return False
     return x.dtype != torch.float32 or "tf32" in precision.float32(x.device)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
@@ -61,7 +62,7 @@ def test_a_limit_of_elements_leaves_steps_recordable(monkeypatch: pytest.MonkeyP
 
 
 def test_members_whose_numbers_would_mix_are_convolved_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "_crosses_groups", lambda given: True)
+    monkeypatch.setattr(convolution, "_crosses_groups", lambda *_: True)
     monkeypatch.setattr(convolution, "_most", lambda device: 2**31 - 1)
     modules = [Convolving().double() for _ in SEEDS]
     array = hfta.fuse(copy.deepcopy(modules), SEEDS)
@@ -96,15 +97,22 @@ def test_groups_that_may_mix(dtype: Any, weight: Any, groups: int, crosses: bool
     gpu = torch.device("cuda", 0)  # named, not used
     monkeypatch.setattr(convolution.precision, "float32", lambda device: ("ieee", "tf32", "ieee"))
     given = {"input": SimpleNamespace(device=gpu, dtype=dtype), "weight": SimpleNamespace(shape=weight)}
-    assert convolution._crosses_groups({**given, "groups": groups}) == crosses
+    assert convolution._crosses_groups(F.conv2d, {**given, "groups": groups}) == crosses
     there = {**given, "input": SimpleNamespace(device=CPU, dtype=dtype), "groups": groups}
-    assert not convolution._crosses_groups(there)
+    assert not convolution._crosses_groups(F.conv2d, there)
 
 
 def test_float32_stays_in_groups_where_it_is_not_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution.precision, "float32", lambda device: ("ieee", "ieee", "ieee"))
     x = SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.float32)
-    assert not convolution._crosses_groups({"input": x, "weight": SimpleNamespace(shape=(8, 8, 3, 3))})
+    assert not convolution._crosses_groups(F.conv2d, {"input": x, "weight": SimpleNamespace(shape=(8, 8, 3, 3))})
+
+
+def test_transposed_convolutions_to_one_channel_are_not_depthwise() -> None:
+    given = {"input": SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.bfloat16)}
+    given["weight"] = SimpleNamespace(shape=(8, 1, 3, 3))
+    assert convolution._crosses_groups(F.conv_transpose2d, given)
+    assert not convolution._crosses_groups(F.conv2d, given)
 
 
 # Random numbers.
