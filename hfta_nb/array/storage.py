@@ -13,7 +13,7 @@ from hfta_nb.eager.padding import Padding
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.arena import arenas_of
-from hfta_nb.members.flattening import weights_stay
+from hfta_nb.members.flattening import prevent_flattening
 from hfta_nb.members.marks import marked
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.padded.blueprint import Blueprint
@@ -31,7 +31,7 @@ def take(
     blueprint: Blueprint | None = None,
 ) -> None:
     """Set the skeleton and the tensors of an array."""
-    slots = TensorSlots(weights_stay(skeleton))
+    slots = TensorSlots(prevent_flattening(skeleton))
     like = dict(skeleton.named_parameters())
     own = {
         k: marked(nn.Parameter(v.detach(), requires_grad=like[k].requires_grad), like[k]) for k, v in parameters.items()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hfta_nb.eager.fingerprint import fingerprint
 from hfta_nb.errors import FusionError
 from hfta_nb.members.copying import copied_module
-from hfta_nb.members.flattening import weights_stay
+from hfta_nb.members.flattening import prevent_flattening
 from hfta_nb.members.tensor_slots import TensorSlots
 
 
@@ -87,7 +87,7 @@ def _copy(module: nn.Module) -> nn.Module:
     """A copy that shares parameters and buffers."""
     memo: dict[int, Any] = {id(p): p for p in module.parameters()}
     memo |= {id(b): b for b in module.buffers()}
-    return weights_stay(copied_module(module, memo))
+    return prevent_flattening(copied_module(module, memo))
 
 
 def restore_storage(tensors: Mapping[str, Tensor], storages: Mapping[str, Tensor]) -> None:

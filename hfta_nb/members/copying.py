@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from hfta_nb.errors import FusionError
-from hfta_nb.members.flattening import weights_move
+from hfta_nb.members.flattening import restore_flattening
 from hfta_nb.members.held import cells, walk
 from hfta_nb.members.marks import mark_copies
 
@@ -66,7 +66,7 @@ def prepare(module: nn.Module, memo: dict[int, Any]) -> Callable[[], None]:
         mark_copies((p for m in modules for p in m._parameters.values()), memo)
         for m in modules:
             if (made := memo.get(id(m))) is not None:
-                weights_move(made)
+                restore_flattening(made)
 
     return finish
 

@@ -13,21 +13,21 @@ from torch import nn
 NAME = "flatten_parameters"
 
 
-def _weights_stay() -> None:
+def _do_nothing() -> None:
     """Stands in place of `torch.nn.RNNBase.flatten_parameters`."""
 
 
-def weights_stay(root: nn.Module) -> nn.Module:
+def prevent_flattening(root: nn.Module) -> nn.Module:
     """Let the recurrent modules within a module leave their weights where they are; copies of it do not."""
     for module in root.modules():
         if isinstance(module, nn.RNNBase):
-            module.__dict__[NAME] = _weights_stay
+            module.__dict__[NAME] = _do_nothing
     return root
 
 
-def weights_move(module: nn.Module) -> None:
-    """Undo `weights_stay` for one module; weights without a member axis are gathered, as in any plain module."""
-    if isinstance(module, nn.RNNBase) and module.__dict__.get(NAME) is _weights_stay:
+def restore_flattening(module: nn.Module) -> None:
+    """Undo `prevent_flattening` for one module; weights without a member axis are gathered, as in any plain module."""
+    if isinstance(module, nn.RNNBase) and module.__dict__.get(NAME) is _do_nothing:
         del module.__dict__[NAME]
         if all(w is None or w.dim() < 3 for w in module._flat_weights):
             module.flatten_parameters()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.members.copying import copied_module
-from hfta_nb.members.flattening import weights_stay
+from hfta_nb.members.flattening import prevent_flattening
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.compare import difference
 from hfta_nb.padded.merge import Merger
@@ -39,7 +39,7 @@ class Blueprint:
 
     def __init__(self, templates: Sequence[nn.Module], of: Sequence[int], spent: bool = False) -> None:
         own = templates if spent else [copied_module(t, where="fuse") for t in templates]
-        self.templates = [weights_stay(t) for t in own]
+        self.templates = [prevent_flattening(t) for t in own]
         self.of = list(of)
         self.spare: list[nn.Module] = []
         self.roomy = False
@@ -90,7 +90,7 @@ class Blueprint:
 
     def replace(self, architecture: int, template: nn.Module) -> None:
         """Let an architecture have other sizes, for which there is room in the skeleton."""
-        self.templates[architecture] = weights_stay(template)
+        self.templates[architecture] = prevent_flattening(template)
         self.shapes[architecture] = {
             n: tuple(t.shape) for n, t in [*template.named_parameters(), *template.named_buffers()]
         }
