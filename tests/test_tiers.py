@@ -23,6 +23,11 @@ TABLE = """
     @pytest.mark.parametrize("row", [1, 2, 3, 4])
     def test_table(row, way): pass
 
+    @pytest.mark.each("row", every=2, begin=1)
+    @pytest.mark.parametrize("way", ["a", "b"])
+    @pytest.mark.parametrize("row", [1, 2, 3, 4])
+    def test_some(row, way): pass
+
     @pytest.mark.each
     @pytest.mark.parametrize("row", [1, 2])
     def test_one(row): pass
@@ -55,9 +60,10 @@ def test_the_default_tier_has_a_case_of_each_row_and_every_other_value(table: py
     run = table.runpytest_inprocess("-v", "-m", "not long")
     assert _ran(run) == [
         *("test_table[1-a]", "test_table[2-b]", "test_table[3-c]", "test_table[4-a]"),
+        *("test_some[2-a]", "test_some[4-b]"),
         *("test_one[1]", "test_dtypes[double]", "test_dtypes[half]", "test_marked[1]"),
     ]
-    run.stdout.fnmatch_lines(["8 passed in * s; left out: 12 long tests (`make test-all` runs them)*"])
+    run.stdout.fnmatch_lines(["10 passed in * s; left out: 18 long tests (`make test-all` runs them)*"])
 
 
 def test_all_shares_together_are_everything_once(table: pytest.Pytester) -> None:
@@ -67,7 +73,7 @@ def test_all_shares_together_are_everything_once(table: pytest.Pytester) -> None
 
 def test_a_share_of_the_rest_leaves_the_default_tier_out(table: pytest.Pytester) -> None:
     rest = [name for n in range(3) for name in _ran(table.runpytest_inprocess("-v", "-m", "long", "--share", f"{n}/3"))]
-    assert len(rest) == 12
+    assert len(rest) == 18
     assert not {"test_one[1]", "test_marked[1]"} & set(rest)
 
 
@@ -142,5 +148,6 @@ def test_every_family(default_tier: list[str]) -> None:
 
 
 def test_every_kernel(default_tier: list[str]) -> None:
-    kernels = [source.stem for source in (ROOT / "hfta_nb" / "array" / "native").glob("*.c")]
+    kernels = [source.stem for source in (ROOT / "hfta_nb" / "kernels" / "native").glob("*.c")]
+    assert kernels
     assert _lacking(kernels, default_tier, "test_checks.py::test_each_kernel_at_each_width") == []

@@ -5,7 +5,8 @@ A test belongs to the default tier unless it is marked:
 - ``long``: the test, or a row of its table, runs in `make test-all` only.
 - ``each("row", ...)``: of a long table, the default tier runs one case for each value of the named parameters; the
   values of all other parameters take turns, so that each of them is covered by some row as well. Without names, one
-  case of the table.
+  case of the table. ``each("row", every=2, begin=1)`` takes every second value, from the second on: for several tables
+  of the same rows.
 - ``only(dtype=torch.float64, ...)``: the default tier runs the cases in which the named parameters have one of these
   values.
 
@@ -129,8 +130,10 @@ def _take_turns(cases: list[tuple[pytest.Mark, pytest.Item]]) -> None:
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: `each` names {sorted(unknown)}, parameters are {sorted(given)}")
         rows[tuple(given[name] for name in each.args)].append(item)
+    kwargs = cases[0][0].kwargs
+    every, begin = kwargs.get("every", 1), kwargs.get("begin", 0)
     for number, items in enumerate(rows.values()):
-        keep = items[number % len(items)]
+        keep = items[number // every % len(items)] if number % every == begin else None
         for item in items:
             if item is not keep:
                 item.add_marker(pytest.mark.long)

@@ -201,6 +201,7 @@ def test_crisp_on_a_dense_screen(opened: Open) -> None:
         assert (width, height) == (2 * client_width, 2 * client_height)
 
 
+@pytest.mark.each("width", every=2)
 @pytest.mark.parametrize(("width", "beside"), [(1280, True), (900, True), (600, False)])
 def test_plots_stand_side_by_side_where_there_is_room(opened: Open, width: int, beside: bool) -> None:
     front = opened(whole_run(MANY), width=width)
@@ -296,7 +297,7 @@ def test_ticks(opened: Open, call: str, expected: list[str]) -> None:
     assert opened().page.evaluate(f"{call}.map((t) => t.text).filter(Boolean)") == expected
 
 
-@pytest.mark.each("value")
+@pytest.mark.each("value", every=2)
 @pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0, 1e300])
 @pytest.mark.parametrize("log_y", [False, True])
 def test_any_value_draws(opened: Open, value: float, log_y: bool) -> None:

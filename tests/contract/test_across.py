@@ -52,7 +52,7 @@ def _padding_is_zero(array: FusedArray) -> None:
             assert not value.grad[~own.to(value.device)].any(), name
 
 
-@pytest.mark.each("row")
+@pytest.mark.each("row", every=2)
 @rows
 @pytest.mark.parametrize("block", ["all", 2, 1])
 def test_forward_and_gradients(row: AcrossRow, block: Any, device: torch.device) -> None:
@@ -89,7 +89,7 @@ def test_split_form_gives_the_same_gradients(row: AcrossRow, device: torch.devic
     _padding_is_zero(split)
 
 
-@pytest.mark.each("row")
+@pytest.mark.each("row", every=2, begin=1)
 @rows
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 def test_twenty_steps(row: AcrossRow, optimizer: str, device: torch.device) -> None:
@@ -168,7 +168,7 @@ def test_selected_and_joined(row: AcrossRow, device: torch.device) -> None:
     _close(twin.backward(loss_of, x, y), array.backward(loss_of, x, y), "losses")
 
 
-@pytest.mark.each("row")
+@pytest.mark.each("row", every=2)
 @rows
 @pytest.mark.parametrize("block", ["all", 2])
 def test_a_lost_member_harms_no_other(row: AcrossRow, block: Any, device: torch.device) -> None:

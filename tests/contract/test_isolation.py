@@ -138,7 +138,7 @@ def _finite(run: Run, member: int) -> bool:
     return all(bool(v[member].isfinite().all()) for v in (*run.losses, *run.array.parameters()))
 
 
-@pytest.mark.each("net", "poison")
+@pytest.mark.each("net", "poison", every=2)
 @pytest.mark.parametrize("poison", ["weight", "input", "gradient"])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("block", [MEMBERS, 3])

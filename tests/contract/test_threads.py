@@ -22,7 +22,7 @@ from tests.contract.serial import loss_of, make, target_for
 pytestmark = pytest.mark.usefixtures("two_threads")
 
 
-@pytest.mark.each("row")
+@pytest.mark.each("row", every=2)
 @pytest.mark.parametrize("block", [2, 1])
 @pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
 def test_blocks_side_by_side_are_those_in_turn(row: ModuleRow, block: int) -> None:

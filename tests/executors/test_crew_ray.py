@@ -104,6 +104,7 @@ def nothing_left_behind(cluster: Any, workers: list[RayWorker], strategy: str = 
     eventually(lambda: not descendants("RayRank"), "actors of other devices to end")
 
 
+@pytest.mark.long
 def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
     grid = {"width": [4], "lr": [1e-3, 1e-2]}  # they train for a second, so that one is killed at work
     plain, study = (make(tmp_path / name, 400, grid) for name in ("plain", "killed"))
@@ -183,6 +184,7 @@ def test_an_actor_has_the_devices_of_a_study(
     equal(made, one)
 
 
+@pytest.mark.long
 def test_its_address_is_that_of_ray(cluster: Any) -> None:
     check_address(cluster.get_runtime_context().gcs_address)
 
@@ -195,6 +197,7 @@ def test_what_an_actor_died_of_is_told_without_what_is_around() -> None:
     assert len(told) < 500
 
 
+@pytest.mark.long
 def test_more_than_this_machine_has_is_refused(cluster: Any) -> None:
     """Ray would wait without end."""
     assert on_ray._is_head()
@@ -215,6 +218,7 @@ def test_an_error_of_another_actor_is_told(tmp_path: Path, cluster: Any) -> None
     assert "no luck on this rank" in reason
 
 
+@pytest.mark.long
 def test_another_cluster_than_that_of_this_process_is_refused(tmp_path: Path, cluster: Any) -> None:
     study = make(tmp_path, 1)
     with pytest.raises(WorkerError, match="connected to another Ray cluster"):

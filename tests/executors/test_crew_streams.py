@@ -65,6 +65,7 @@ def two(dataset: Any, place: Path, widths: Any = (4, 5), epochs: int = 3, **more
     return hfta.Study("mlp", grid, streamed(dataset), directory=place, epochs=epochs, verify="never", **how, **more)
 
 
+@pytest.mark.long
 def test_processes_read_one_stream(tmp_path: Path, alone: hfta.Study) -> None:
     """Each sample is read once in a pass for both, by processes that the run has forked."""
     counted = Counted()

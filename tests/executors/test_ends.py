@@ -218,6 +218,7 @@ run.wait()
 """Stands for a kernel that has forked a process, which holds all its pipes."""
 
 
+@pytest.mark.long
 def test_a_worker_goes_with_its_kernel_although_a_fork_of_that_holds_the_pipe() -> None:
     command = [sys.executable, "-W", "ignore", "-c", ORPHAN]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as kernel:
