@@ -31,6 +31,10 @@ BEAT_S = 2.0
 
 _TOLD_CHARACTERS = 200
 
+_STARTS = 3
+"""Attempts to start Ray on this machine. Ray waits 30 seconds for its processes, which is too short while Python
+compiles their sources: in a new environment on a busy machine, only a later attempt succeeds."""
+
 MOST_WORKERS = 256
 """Actors that are asked for at a time where nobody says how many."""
 
@@ -106,15 +110,7 @@ class OnRay:
         self.reach()
         own = not ray.is_initialized()
         if own:
-            os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray would put its own print in place of the caller's
-            quiet: dict[str, Any] = {"include_dashboard": False} if self.address is None else {}
-            try:
-                ray.init(self.address, log_to_driver=False, logging_level="warning", namespace="hfta_nb", **quiet)
-            except Exception as error:  # Ray raises a plain one where its processes don't start in time
-                ray.shutdown()
-                words = " ".join(str(error).split())
-                raise WorkerError(f"Ray can't be reached ({words})", where="address", got=self.address,
-                                  accepted=ACCEPTED, remedy=REMEDY) from error  # fmt: skip
+            _connect(self.address)
         gpus = {"GPU": 1.0} if settings.device.type == "cuda" else {}
         bundle = {"CPU": float(self.cpus), **gpus, **self.resources}
         slots = self.workers or max(1, min(groups * self.terms.most, MOST_WORKERS))
@@ -125,6 +121,28 @@ class OnRay:
                 ray.shutdown()
                 raise
         return RaySite(on_first_device(settings), slots, bundle, devices, own)
+
+
+def _connect(address: str | None) -> None:
+    """Connect this process to a cluster, or start one on this machine.
+
+    Raises:
+        WorkerError: neither is possible.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")  # Ray would put its own print in place of the caller's
+    quiet: dict[str, Any] = {"include_dashboard": False} if address is None else {}
+    for left in reversed(range(_STARTS if address is None else 1)):
+        try:
+            ray.init(address, log_to_driver=False, logging_level="warning", namespace="hfta_nb", **quiet)
+            return
+        except Exception as error:  # Ray raises a plain one where its processes don't start in time
+            ray.shutdown()
+            if not left:
+                words = " ".join(str(error).split())
+                raise WorkerError(f"Ray can't be reached ({words})", where="address", got=address,
+                                  accepted=ACCEPTED, remedy=REMEDY) from error  # fmt: skip
 
 
 class RaySite:

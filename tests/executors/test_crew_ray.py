@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib.util
 import os
 import queue
 import random
+import sys
+import types
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,6 +190,35 @@ def test_an_actor_has_the_devices_of_a_study(
 @pytest.mark.long
 def test_its_address_is_that_of_ray(cluster: Any) -> None:
     check_address(cluster.get_runtime_context().gcs_address)
+
+
+@pytest.mark.parametrize("fails", [2, 3])
+def test_ray_is_started_again_where_its_processes_are_late(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def init(address: str | None, **_: Any) -> None:
+        calls.append("init")
+        if calls.count("init") <= fails:
+            raise RuntimeError("the current node timed out during startup")
+
+    ray = types.SimpleNamespace(init=init, shutdown=lambda: calls.append("shutdown"))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(WorkerError, match="timed out during startup") if fails == 3 else contextlib.nullcontext():
+        on_ray._connect(None)
+    assert calls == (["init", "shutdown"] * 3)[: 2 * fails] + ["init"] * (fails < 3)
+
+
+def test_a_cluster_elsewhere_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str | None] = []
+
+    def init(address: str | None, **_: Any) -> None:
+        calls.append(address)
+        raise ConnectionError("refused")
+
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(init=init, shutdown=lambda: None))
+    with pytest.raises(WorkerError, match="Ray can't be reached"):
+        on_ray._connect("ray://head:10001")
+    assert calls == ["ray://head:10001"]
 
 
 def test_what_an_actor_died_of_is_told_without_what_is_around() -> None:
