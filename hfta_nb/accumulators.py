@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import FamilyError, MemberError
+from hfta_nb.targets import shaped_as
 
 PACKAGE = "torchmetrics"
 
@@ -282,7 +283,7 @@ class Accumulators:
         """
         for name, kept in self.kept.items():
             for i, (accumulator, prediction) in enumerate(zip(kept, scores[name], strict=True)):
-                target = _of_member(y, i) if own else y
+                target = shaped_as(_of_member(y, i) if own else y, prediction)
                 try:
                     accumulator.update(prediction, target)
                 except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from hfta_nb.array import PerMember, per_member
 from hfta_nb.errors import FamilyError, FusionError
+from hfta_nb.targets import shaped_as
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -69,7 +71,8 @@ def classes_last(output: Tensor, target: Tensor) -> Tensor:
 
 def _classes(output: Any, target: Tensor) -> Tensor:
     """Cross entropy, torch's own: ``[N, classes, ...]``; the target may be shares of classes of the same shape."""
-    return F.cross_entropy(prediction(output), target)
+    found = prediction(output)
+    return F.cross_entropy(found, shaped_as(target, found))
 
 
 def _each(output: Any, target: Tensor) -> Tensor:
@@ -87,12 +90,13 @@ def _masked(output: Any, target: Tensor) -> Tensor:
 
 
 def _squared(output: Any, target: Tensor) -> Tensor:
-    return F.mse_loss(prediction(output), target)
+    found = prediction(output)
+    return F.mse_loss(found, shaped_as(target.to(found.dtype), found))
 
 
 def _clicks(output: Any, target: Tensor) -> Tensor:
     logits = prediction(output)
-    return F.binary_cross_entropy_with_logits(logits, target.to(logits.dtype))
+    return F.binary_cross_entropy_with_logits(logits, shaped_as(target.to(logits.dtype), logits))
 
 
 BY_TASK: dict[str, Loss] = {
@@ -114,6 +118,52 @@ def for_task(task: str) -> Loss:
     if task not in BY_TASK:
         raise FamilyError("no loss is known for this task", where="task", got=task, accepted=", ".join(BY_TASK))
     return BY_TASK[task]
+
+
+NAMED = {
+    **{name: name for name in ("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss")},
+    **{"mse": "mse_loss", "l1": "l1_loss", "mae": "l1_loss", "huber": "huber_loss", "smooth_l1": "smooth_l1_loss"},
+    **{"nll": "nll_loss", "bce": "binary_cross_entropy_with_logits"},
+    "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
+}
+"""Names of losses, and the function of `torch.nn.functional` that they mean."""
+_OF_CLASSES = ("cross_entropy", "nll_loss")
+
+
+class NamedLoss:
+    """A loss of `torch.nn.functional`, of a model's `prediction`.
+
+    Args:
+        name: one of `NAMED`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = NAMED[name]
+        self._function: Callable[..., Tensor] = getattr(F, self.__name__)
+
+    def __call__(self, output: Any, target: Any) -> Tensor:
+        found = prediction(output)
+        numbers = target if self.__name__ in _OF_CLASSES else target.to(found.dtype)
+        return self._function(found, shaped_as(numbers, found))
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+def checked(loss: Any, where: str = "loss") -> Loss:
+    """The loss that was given, or named.
+
+    Raises:
+        FamilyError: it is neither a function nor one of `NAMED`.
+    """
+    if isinstance(loss, str) and loss in NAMED:
+        return NamedLoss(loss)
+    if callable(loss) and not isinstance(loss, type):
+        return loss  # type: ignore[no-any-return]
+    near = difflib.get_close_matches(loss, NAMED, 1) if isinstance(loss, str) else []
+    remedy = f"make one: {loss.__name__}()" if isinstance(loss, type) else f"did you mean {near[0]}?" if near else ""
+    accepted = f"a callable of (output, target), or one of {', '.join(NAMED)}"
+    raise FamilyError("not a loss", where=where, got=loss, accepted=accepted, remedy=remedy)
 
 
 # Losses with per-member settings.

@@ -15,6 +15,7 @@ from hfta_nb import frechet
 from hfta_nb.accumulators import Factory, of_torchmetrics
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED, classes_last, prediction
+from hfta_nb.targets import shaped_as
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,11 @@ class Metric:
 # Means over the batch.
 
 
-def _accuracy(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, ""]:
-    return (output.argmax(-1) == target).to(output.dtype).mean()
+def _accuracy(output: Float[Tensor, " N *classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, ""]:
+    """Of logits ``[N, *rest, classes]``, or of one logit of two classes, ``[N, *rest]`` or ``[N, *rest, 1]``."""
+    one = output.ndim == target.ndim or output.shape[-1] == 1
+    found = output.reshape(target.shape) > 0 if one else output.argmax(-1)
+    return (found == target).to(output.dtype).mean()
 
 
 def _top5(output: Float[Tensor, "N classes"], target: Int[Tensor, " N"]) -> Float[Tensor, ""]:
@@ -123,8 +127,9 @@ def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor
     """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts."""
 
     def see(output: Any, target: Tensor) -> Tensor:
-        classes = target.argmax(-1) if target.is_floating_point() else target
-        return function(classes_last(prediction(output), classes), classes)
+        found = prediction(output)
+        classes = target.argmax(-1) if target.is_floating_point() else shaped_as(target, found)
+        return function(classes_last(found, classes), classes)
 
     return see
 
@@ -133,13 +138,24 @@ def _of_prediction(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[An
     return lambda output, target: function(prediction(output), target)
 
 
+def _of_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction, and of targets that are numbers, in the prediction's shape."""
+
+    def see(output: Any, target: Tensor) -> Tensor:
+        found = prediction(output)
+        return function(found, shaped_as(target.to(found.dtype), found))
+
+    return see
+
+
 accuracy = Metric(_seen(_accuracy))
-"""Fraction of samples (points, pixels, tokens) whose largest output is the target class."""
+"""Fraction of samples (points, pixels, tokens) whose largest output is the target class. A model with one output
+predicts class 1 where that is above 0."""
 
 top5 = Metric(_seen(_top5))
 """Fraction of samples whose target class is among the five largest outputs."""
 
-mae = Metric(_of_prediction(_mae), maximize=False)
+mae = Metric(_of_numbers(_mae), maximize=False)
 """Mean absolute error; output and target ``[N, ...]``."""
 
 token_accuracy = Metric(_seen(_hits), finish=_ratio)
@@ -158,6 +174,12 @@ without positives or negatives."""
 frechet_distance = Metric(frechet.generated_and_real, maximize=False, finish=frechet.between)
 """Fréchet distance between generated and real images, of an output ``(generated, real)``; images in [-1, 1]. The
 features are those of a fixed random network (`hfta_nb.frechet`): values do not compare with published FIDs."""
+
+BUILT_IN = {
+    **{"accuracy": accuracy, "top5": top5, "mae": mae, "token_accuracy": token_accuracy, "perplexity": perplexity},
+    **{"mean_iou": mean_iou, "auroc": auroc},
+}
+"""Metrics that can be given by their names."""
 
 BY_TASK: dict[str, dict[str, Metric]] = {
     "classification": {"accuracy": accuracy},
@@ -188,11 +210,12 @@ def _predicted(output: Any, target: Any) -> Tensor:
 
 
 def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """Check named metrics; a plain callable counts as a score (higher is better).
+    """Check named metrics; a plain callable counts as a score (higher is better) unless its name is that of an error.
 
-    Metrics of torchmetrics say themselves which way is better. An object is updated with a member's prediction (logits,
-    as the model gives them) and the target, batch by batch, and computed over the whole epoch; a function is taken
-    batch by batch, and its mean over samples counts.
+    Errors are what has one of `ERRORS` in its name, as `torch.nn.functional.mse_loss` has. Metrics of torchmetrics say
+    themselves which way is better. An object is updated with a member's prediction (logits, as the model gives them)
+    and the target, batch by batch, and computed over the whole epoch; a function is taken batch by batch, and its mean
+    over samples counts.
 
     Raises:
         FamilyError: one of them can't be called, or has the name of the loss.
@@ -212,5 +235,20 @@ def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
         if kept is not None:
             found[name] = Metric(_predicted, kept[1], accumulator=kept[0])
         else:
-            found[name] = metric if isinstance(metric, Metric) else Metric(metric)
+            found[name] = metric if isinstance(metric, Metric) else Metric(metric, not _is_error(name, metric))
     return found
+
+
+ERRORS = frozenset(
+    (
+        *("bce", "brier", "cer", "deviation", "distance", "entropy", "err", "error", "fid", "loss", "mae", "mape"),
+        *("mse", "msle", "nll", "perplexity", "ppl", "residual", "rmse", "wer"),
+    )
+)
+"""Words in the names of metrics of which less is better."""
+
+
+def _is_error(name: str, function: Callable[..., Any]) -> bool:
+    """True if less is better, as far as names tell."""
+    own = getattr(function, "__name__", "")
+    return bool(ERRORS & {*name.lower().split("_"), *(own.lower().split("_") if isinstance(own, str) else ())})

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.data.samples import Samples, leaves, tree_map
+from hfta_nb.data.samples import Samples, leaves
 from hfta_nb.errors import DataError
 
 TARGETS = ("labels", "label", "target", "targets", "y")
@@ -51,7 +52,8 @@ def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
     """A tensor: floating point, bytes of images, or int64.
 
     Args:
-        value: a tensor, array, number, list of numbers, or a Pillow image (becomes uint8 ``[C, H, W]``).
+        value: a tensor, array, number, list of numbers, a table or column of pandas, or a Pillow image (becomes uint8
+            ``[C, H, W]``).
         batched: whether its first axis counts samples.
 
     Raises:
@@ -59,6 +61,8 @@ def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
     """
     if hasattr(value, "getbands"):  # Pillow's, which need not be installed
         return _picture(value)
+    if hasattr(value, "to_numpy"):
+        value = _columns(value, where)
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -68,6 +72,19 @@ def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
     if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and tensor.ndim == 3 + batched):
         return tensor
     return tensor.long()
+
+
+def _columns(table: Any, where: str) -> Any:
+    """A copy of a table or column, whose own memory may be read-only."""
+    found = np.array(table)
+    if found.dtype.kind not in "fiub":
+        raise DataError(
+            "columns that are not numbers",
+            where=where,
+            got=str(getattr(table, "dtypes", found.dtype)).replace("\n", ", "),
+            remedy="encode them, for example by pandas.get_dummies, and labels by pandas.factorize",
+        )
+    return found
 
 
 def _picture(picture: Any) -> Tensor:
@@ -88,11 +105,8 @@ def sample_of(item: Any, where: str) -> tuple[Samples, Samples]:
     )
 
 
-def batch_of(item: Any, where: str, *, column: bool = False) -> tuple[Samples, Samples]:
+def batch_of(item: Any, where: str) -> tuple[Samples, Samples]:
     """One batch as tensors ``[N, ...]``.
-
-    Args:
-        column: whether to reshape targets ``[N]`` to ``[N, 1]``.
 
     Raises:
         DataError: it is not inputs and target, or their numbers differ.
@@ -105,12 +119,7 @@ def batch_of(item: Any, where: str, *, column: bool = False) -> tuple[Samples, S
         raise DataError(
             "not as many inputs as targets", where=where, got=shapes, accepted="the same first axis, the samples'"
         )
-    return x, in_column(y) if column else y
-
-
-def in_column(y: Samples) -> Samples:
-    """Targets ``[N]`` as ``[N, 1]``."""
-    return tree_map(lambda t: t.unsqueeze(1) if t.ndim == 1 else t, y)
+    return x, y
 
 
 def stacked(items: Sequence[Any]) -> tuple[Samples, Samples]:

@@ -27,7 +27,7 @@ class PreprocessedSource(Source):
 
     def __init__(self, source: DatasetSource, part: str, workers: Workers) -> None:
         self.source, self.part, self.workers = source, part, workers
-        self.name, self.column = source.name, source.column
+        self.name = source.name
 
     @property
     def samples(self) -> int | None:

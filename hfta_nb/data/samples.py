@@ -111,7 +111,7 @@ class Data(Inputs):
         name: shown to people.
         task: kind of targets, which determines the usual loss and metrics:
             "classification": class numbers ``[N]``;
-            "regression": ``[N, outputs]``;
+            "regression": ``[N]`` or ``[N, outputs]``;
             "segmentation": a class number per pixel ``[N, H, W]`` or point ``[N, P]``;
             "language_model": the next tokens ``[N, T]``;
             "masked_language_model": the tokens at masked places ``[N, T]``, elsewhere `losses.IGNORED`;

@@ -88,7 +88,7 @@ class ServedSource(Source):
 
     def __init__(self, source: DatasetSource, part: str, client: Client) -> None:
         self.part, self.client = part, client
-        self.name, self.column = source.name, source.column
+        self.name = source.name
         self._samples = source.samples or 0
 
     @property

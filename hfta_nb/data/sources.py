@@ -35,14 +35,12 @@ class Source(ABC):
     Attributes:
         name: for errors.
         batch_size: its own batch size; None to use the run's.
-        column: whether targets ``[N]`` become ``[N, 1]``.
         endless: whether a pass that has begun is known to have no end; False if unknown.
         takes_batch_size: whether it uses the run's batch size.
     """
 
     name = "data"
     batch_size: int | None = None
-    column = False
     endless = False
     takes_batch_size = False
 
@@ -113,7 +111,7 @@ class InOrder(Source):
                 if item is _END:
                     return
                 if number >= skip:
-                    yield batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}", column=self.column)
+                    yield batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}")
                 number += 1
         finally:
             _end(reader)
@@ -221,7 +219,7 @@ class DatasetSource(InOrder):
         with self._telling(epoch, number), drawn.drawn():
             rows = self._order(seed, epoch)[number * batch_size : (number + 1) * batch_size]
             item = stacked([self.dataset[i] for i in rows])
-        return batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}", column=self.column)
+        return batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}")
 
     def _order(self, seed: int, epoch: int) -> Sequence[int]:
         total = len(self.dataset)

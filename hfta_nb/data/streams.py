@@ -164,10 +164,6 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
         what, accepted = "never ends, so a validation would not either", "a limited number of batches"
         raise DataError(what, where=sources[1].name, accepted=accepted, remedy="end it after some batches")
     task = task or usual_task(firsts[0][1])
-    if task == "regression":
-        for source in sources:
-            source.column = True
-        firsts = [_first(source) for source in sources]
     _alike(firsts[0], firsts[1], name)
     found = facts_of(task, *firsts[0], facts.get("num_classes"), sources[0].name)
     counted = [k for k in COUNTED if k in found and k not in facts]

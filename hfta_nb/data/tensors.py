@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data.catalogue_names import known
-from hfta_nb.data.items import in_column, tensor_of
+from hfta_nb.data.items import tensor_of
 from hfta_nb.data.labels import IGNORED, check_spread, classes_in
 from hfta_nb.data.order import SPLIT_SEED
-from hfta_nb.data.samples import Data, Samples, count, leaves, take
+from hfta_nb.data.samples import Data, Samples, count, leaves, take, tree_map
 from hfta_nb.errors import DataError
 
 
@@ -50,7 +50,7 @@ def from_tensors(
         xv, yv = _samples(x_validation, "x_validation"), _samples(y_validation, "y_validation")
     task = task or usual_task(y)
     if task == "regression":
-        y, yv = in_column(y), in_column(yv)
+        y, yv = tree_map(_numbers, y), tree_map(_numbers, yv)
     for left, right, where in ((x, y, "training"), (xv, yv, "validation")):
         lengths = {len(t) for t in (*leaves(left), *leaves(right))}
         if len(lengths) != 1 or not count(left):
@@ -79,6 +79,11 @@ def check_name(name: str) -> None:
 def usual_task(y: Samples) -> str:
     """ "classification" or "regression", from the targets' type."""
     return "regression" if not isinstance(y, Tensor) or y.is_floating_point() else "classification"
+
+
+def _numbers(y: Tensor) -> Tensor:
+    """Targets that are not classes, as floating-point numbers."""
+    return y if y.is_floating_point() else y.to(torch.get_default_dtype())
 
 
 COUNTED = ("num_classes", "out_features", "vocab_size")

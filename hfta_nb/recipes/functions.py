@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import types
@@ -29,7 +30,7 @@ def from_function(
     name: str | None = None,
     data: str | Sequence[str] | None = None,
     tasks: str | Sequence[str] | None = None,
-    loss: losses.Loss | None = None,
+    loss: losses.Loss | str | None = None,
     metrics: Mapping[str, Any] | None = None,
     help: str | None = None,
     phases: Sequence[Phase] = (),
@@ -60,7 +61,8 @@ def from_function(
     text = help if help is not None else inspect.getdoc(function) or ""
     suits = (data,) if isinstance(data, str) else DEFAULT_DATA if data is None else tuple(data)
     measured = None if metrics is None else _checked_metrics(metrics)
-    made = Family(title, function, axes, tuple(facts), suits, loss, measured, text.split("\n")[0])
+    own_loss = None if loss is None else losses.checked(loss, f"{title}, loss")
+    made = Family(title, function, axes, tuple(facts), suits, own_loss, measured, text.split("\n")[0])
     steps = _checked_phases(made, phases)
     own = _checked_tasks(title, tasks, () if data is None else suits)
     taken, own_defaults = _checked_inputs(title, inputs), _checked_defaults(title, defaults or {})
@@ -111,14 +113,16 @@ def _parameters(given: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def with_own(
-    recipe: Family, loss: losses.Loss | None, metrics_: Any = None, param_groups: Callable[..., Any] | None = None
+    recipe: Family, loss: losses.Loss | str | None, metrics_: Any = None, param_groups: Callable[..., Any] | None = None
 ) -> Family:
     """The family with another loss, other metrics, or parameter groups.
 
     Args:
         recipe: the family.
-        loss: function of one member's output and the target that returns a scalar; None for the family's.
-        metrics_: dict of names to functions, or a list of named functions; None for the family's.
+        loss: function of one member's output and the target that returns a scalar, or the name of one of torch's; None
+            for the family's.
+        metrics_: dict of names to functions, or a list of named functions or of names of built-in metrics; None for the
+            family's.
         param_groups: function of a parameter's name and plain shape that returns its group's hyperparameters.
 
     Raises:
@@ -128,11 +132,7 @@ def with_own(
     if loss is not None:
         if recipe.phases:
             raise FamilyError("has a loss in each of its phases", where=f"{recipe.name}, loss", got=loss)
-        if not callable(loss) or isinstance(loss, type):
-            remedy = f"make one: {loss.__name__}()" if isinstance(loss, type) else ""
-            raise FamilyError("not a loss", where="loss", got=loss, accepted="a callable of (output, target)",
-                              remedy=remedy)  # fmt: skip
-        more["loss"] = loss
+        more["loss"] = losses.checked(loss)
     if metrics_ is not None:
         given = metrics_ if isinstance(metrics_, Mapping) else _by_names(metrics_)
         more["metrics"] = metrics.checked(given)
@@ -146,13 +146,17 @@ def with_own(
 
 def _by_names(given: Any) -> dict[str, Any]:
     listed = list(given) if isinstance(given, list | tuple) else [given]
-    found = {}
+    found: dict[str, Any] = {}
     for metric in listed:
-        name = getattr(metric, "__name__", "")
-        if not callable(metric) or not name.isidentifier():
-            accepted = 'a dict of functions by name, {"name": function}, or a list of functions that have names'
-            raise FamilyError("not metrics", where="metrics", got=metric, accepted=accepted)
-        found[name] = metric
+        name = metric if isinstance(metric, str) else getattr(metric, "__name__", "")
+        function = metrics.BUILT_IN.get(metric) if isinstance(metric, str) else metric
+        if not callable(function) or not name.isidentifier():
+            accepted = 'a dict of functions by name, {"name": function}, or a list of functions that have names, or of '
+            accepted += ", ".join(metrics.BUILT_IN)
+            near = difflib.get_close_matches(name, metrics.BUILT_IN, 1)
+            remedy = f"did you mean {near[0]}?" if near else ""
+            raise FamilyError("not metrics", where="metrics", got=metric, accepted=accepted, remedy=remedy)
+        found[name] = function
     return found
 
 

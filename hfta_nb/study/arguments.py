@@ -29,7 +29,7 @@ CHECKPOINTING = ("auto", "never", "always")
 
 
 def family_of(
-    given: Any, loss: Loss | None = None, metrics: Any = None, param_groups: Callable[..., Any] | None = None
+    given: Any, loss: Loss | str | None = None, metrics: Any = None, param_groups: Callable[..., Any] | None = None
 ) -> Family:
     """The family, with the study's own loss, metrics and parameter groups."""
     found = given if isinstance(given, Family) else family(given) if isinstance(given, str) else from_callable(given)

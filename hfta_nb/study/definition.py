@@ -65,7 +65,7 @@ class Definition:
         name: str | None = None,
         validate_every: int = 1,
         steps_per_epoch: int | None = None,
-        loss: Loss | None = None,
+        loss: Loss | str | None = None,
         metrics: Any = None,
         param_groups: Callable[..., Any] | None = None,
         trials: int | None = None,

@@ -101,9 +101,13 @@ class Study(Analysis, Definition):
         keep_checkpoints: which weights of each member are kept: "best" (always), "last" (with which it ended; where it
             diverged or failed, those of its last validation with a finite loss) and "rungs" (after each epoch at which
             "asha", "hyperband" or a population decides); see `Result.module`.
-        loss: function of one member's output and the target that returns a scalar; replaces the family's loss.
+        loss: function of one member's output and the target that returns a scalar, or the name of a loss of
+            `torch.nn.functional` ("mse", "l1", "huber", "bce", "cross_entropy", ...); replaces the family's loss. A
+            floating-point target ``[N]`` comes as ``[N, 1]`` if the model returns a tensor of that shape, and the
+            other way round.
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
-            objects), or a list of functions; replaces the family's metrics.
+            objects), or a list of functions or of names ("accuracy", "top5", "mae", "auroc", ...); replaces the
+            family's metrics. More is better, unless a function's name is that of an error ("mse", "error", "loss").
         param_groups: function of a parameter's name and the plain module's parameter that returns the hyperparameters
             of its group: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's learning rate.
         trials: how many configurations to search for, of what `grid` allows: an axis may be `hfta_nb.uniform`,

@@ -248,14 +248,14 @@ def test_an_endless_function_with_steps_per_epoch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("item", "shapes"),
     [
-        ((torch.zeros(4, 2), torch.zeros(4)), ((4, 2), (4, 1))),
-        ([torch.zeros(4, 2), torch.zeros(4, 3), torch.zeros(4)], (((4, 2), (4, 3)), (4, 1))),
-        ({"input_ids": torch.zeros(4, 2), "labels": torch.zeros(4)}, ((4, 2), (4, 1))),
+        ((torch.zeros(4, 2), torch.zeros(4)), ((4, 2), (4,))),
+        ([torch.zeros(4, 2), torch.zeros(4, 3), torch.zeros(4)], (((4, 2), (4, 3)), (4,))),
+        ({"input_ids": torch.zeros(4, 2), "labels": torch.zeros(4)}, ((4, 2), (4,))),
         (
             {"ids": torch.zeros(4, 2), "mask": torch.zeros(4, 2), "label": torch.zeros(4)},
-            ({"ids": (4, 2), "mask": (4, 2)}, (4, 1)),
+            ({"ids": (4, 2), "mask": (4, 2)}, (4,)),
         ),
-        ((np.zeros((4, 2), np.float32), [1.0, 2.0, 3.0, 4.0]), ((4, 2), (4, 1))),
+        ((np.zeros((4, 2), np.float32), [1.0, 2.0, 3.0, 4.0]), ((4, 2), (4,))),
     ],
 )
 def test_forms_of_a_batch(item: Any, shapes: Any) -> None:

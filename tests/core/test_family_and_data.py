@@ -126,7 +126,7 @@ def test_built_in_data(name: str, sizes: tuple, shape: tuple, task: str) -> None
 def test_own_data() -> None:
     x = torch.randn(50, 3)
     d = data.resolve((x, x.sum(1)))
-    assert (d.task, d.y.shape, len(d.x), len(d.x_validation)) == ("regression", (40, 1), 40, 10)
+    assert (d.task, d.y.shape, len(d.x), len(d.x_validation)) == ("regression", (40,), 40, 10)
     assert d.facts == {"in_features": 3, "out_features": 1}
     images = data.from_tensors(torch.randn(20, 3, 4, 4).numpy(), list(range(5)) * 4, name="mine")
     assert images.facts == {"in_features": 48, "num_classes": 5, "out_features": 5, "in_channels": 3, "image_size": 4}

@@ -59,7 +59,7 @@ def _pair(**options: Any) -> hfta.Family:
 def _numbers(count: int = 50) -> hfta.Data:
     torch.manual_seed(0)
     x = torch.randn(count, 3)
-    return hfta.data.from_tensors(x, x.sum(1), name="numbers")
+    return hfta.data.from_tensors(x, x.sum(1, keepdim=True), name="numbers")
 
 
 def _study(directory: Path, **options: Any) -> hfta.Study:

@@ -116,7 +116,7 @@ def test_a_loss_may_be_a_module(loss: Any, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"loss": nn.CrossEntropyLoss}, r"make one: CrossEntropyLoss\(\)"),
-        ({"loss": "cross_entropy"}, "not a loss"),
+        ({"loss": "cross_entrpy"}, "not a loss; .*; did you mean cross_entropy"),
         ({"metrics": {"loss": error}}, "an identifier other than loss"),
         ({"metrics": [3]}, "a list of functions that have names"),
         ({"param_groups": {"lr": 1}}, "a function of a parameter's name"),
