@@ -78,6 +78,8 @@ class AxisSpec:
             for choice in self.choices:
                 if type(choice) is type(value) and choice == value:
                     return choice
+            if value is None and "none" in self.choices:
+                return "none"
             if isinstance(value, str) and (known := value.lower().replace("_", "")) in self.aliases:
                 return self.aliases[known]
             near = difflib.get_close_matches(str(value), list(map(show, self.choices)), 1)
@@ -322,6 +324,10 @@ def check_values(name: str, values: Any) -> tuple[Json, ...]:
     return checked
 
 
+_BY_NAME = ("optimizer", "lr_scheduler")
+"""Axes whose values are names of torch's classes."""
+
+
 def _check_value(name: str, value: Any) -> Json:
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy or torch scalar
         value = value.item()
@@ -331,13 +337,11 @@ def _check_value(name: str, value: Any) -> Json:
         if isinstance(part, float) and not math.isfinite(part):
             raise GridError("not a finite number", where=name, got=value)
         if not (part is None or isinstance(part, bool | int | float | str | tuple)):
-            raise GridError(
-                "not a plain value",
-                where=name,
-                got=value,
-                accepted="numbers, booleans, strings, None and tuples of these",
-                remedy="name the alternatives by strings and choose by name in the build function",
-            )
+            remedy = "name the alternatives by strings and choose by name in the build function"
+            if name in _BY_NAME and (own := getattr(value, "__name__", "")):
+                remedy = f'give its name: "{own.lower()}"'
+            accepted = "numbers, booleans, strings, None and tuples of these"
+            raise GridError("not a plain value", where=name, got=value, accepted=accepted, remedy=remedy)
     return value  # type: ignore[no-any-return]
 
 

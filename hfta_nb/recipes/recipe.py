@@ -117,6 +117,8 @@ class Family:
         known = ALIASES.get(name.lower())
         close = [known] if known in specs else difflib.get_close_matches(name, specs, 1)
         remedy = f"did you mean {close[0]}?" if close else "check the spelling"
+        if name in ("fixed", "config", "constants", "params"):
+            remedy = "give constants by keyword, as in Study(..., batch_size=32)"
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
 
     def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:

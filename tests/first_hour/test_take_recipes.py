@@ -125,6 +125,25 @@ def test_common_names_are_suggested(given: str, meant: str, where: str, tmp_path
         study_of(tmp_path, grid, **fixed)
 
 
+def test_no_scheduler_may_be_none(tmp_path: Path) -> None:
+    study = study_of(tmp_path / "a", {"lr_scheduler": [None, "cosine"]})
+    named = study_of(tmp_path / "b", {"lr_scheduler": ["none", "cosine"]})
+    curves = [[s.fit(progress=False), s.results().sort_index()["val_loss"].tolist()][1] for s in (study, named)]
+    assert curves[0] == curves[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"grid": {"optimizer": [torch.optim.SGD]}}, r'optimizer: not a plain value; .*; give its name: "sgd"'),
+        ({"grid": {"lr": [0.1]}, "fixed": {"width": 8}}, "unknown axis; got 'fixed'; .*; give constants by keyword"),
+    ],
+)
+def test_other_ways_to_say_it_get_an_answer(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(GridError, match=message):
+        hfta.Study("mlp", data="digits", **given)
+
+
 def test_aliases_are_no_axes_and_mean_some() -> None:
     assert not set(ALIASES) & set(TRAINING_AXES)
     assert set(ALIASES.values()) <= set(TRAINING_AXES)
