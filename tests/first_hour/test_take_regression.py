@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hfta_nb as hfta
+from hfta_nb import losses, metrics
 from hfta_nb.errors import DataError, FamilyError
 from hfta_nb.targets import shaped_as
 
@@ -158,6 +159,14 @@ def test_torchmetrics_get_targets_in_the_shape_of_predictions(tmp_path: Path) ->
     study = trained(Column, FORMS["tensors"], tmp_path, metrics={"mse": torchmetrics.MeanSquaredError()})
     expected = F.mse_loss(predicted(study), VALIDATION[1]).item()
     assert study.results().iloc[0]["val_mse"] == pytest.approx(expected)
+
+
+def test_targets_keep_their_precision() -> None:
+    output, target = torch.zeros(5, 1, dtype=torch.bfloat16), torch.full((5,), 1.0009765625)
+    for loss in (losses.for_task("regression"), losses.NamedLoss("mse")):
+        with torch.autocast("cpu", torch.bfloat16):
+            assert loss(output, target).item() == pytest.approx(1.0009765625**2)
+    assert metrics.mae.function(output.float(), target).item() == pytest.approx(1.0009765625)
 
 
 LABELS = (x.sum(1) > 0).long()
