@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hfta_nb.array import PerMember, per_member
 from hfta_nb.errors import FamilyError, FusionError
-from hfta_nb.targets import numbers, shaped_as
+from hfta_nb.targets import as_numbers, shaped_as
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -91,7 +91,7 @@ def _masked(output: Any, target: Tensor) -> Tensor:
 
 def _squared(output: Any, target: Tensor) -> Tensor:
     found = prediction(output)
-    return F.mse_loss(found, shaped_as(numbers(target, found), found))
+    return F.mse_loss(found, shaped_as(as_numbers(target, found), found))
 
 
 def _clicks(output: Any, target: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class NamedLoss:
 
     def __call__(self, output: Any, target: Any) -> Tensor:
         found = prediction(output)
-        aim = target if self.__name__ in _OF_CLASSES else numbers(target, found)
+        aim = target if self.__name__ in _OF_CLASSES else as_numbers(target, found)
         return self._function(found, shaped_as(aim, found))
 
     def __repr__(self) -> str:

@@ -15,7 +15,7 @@ from hfta_nb import frechet
 from hfta_nb.accumulators import Factory, of_torchmetrics
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED, classes_last, prediction
-from hfta_nb.targets import numbers, shaped_as
+from hfta_nb.targets import as_numbers, shaped_as
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _of_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, 
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
-        return function(found, shaped_as(numbers(target, found), found))
+        return function(found, shaped_as(as_numbers(target, found), found))
 
     return see
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def numbers(target: Tensor, output: Tensor) -> Tensor:
+def as_numbers(target: Tensor, output: Tensor) -> Tensor:
     """Whole numbers and truth values as floating-point numbers; a target of these is returned as it is, in its own
     precision."""
     return target if target.is_floating_point() else target.to(torch.promote_types(output.dtype, torch.float32))
