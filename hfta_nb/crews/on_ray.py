@@ -32,8 +32,8 @@ BEAT_S = 2.0
 _TOLD_CHARACTERS = 200
 
 _STARTS = 3
-"""Attempts to start Ray on this machine. Ray waits 30 seconds for its processes, which is too short while Python
-compiles their sources: in a new environment on a busy machine, only a later attempt succeeds."""
+"""Attempts to start Ray on this machine. Ray waits 30 seconds for its processes. Starting takes 15 seconds on two idle
+cores of a slow processor and more than twice that beside other work, so that only a later attempt may succeed."""
 
 MOST_WORKERS = 256
 """Actors that are asked for at a time where nobody says how many."""

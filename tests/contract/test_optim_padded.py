@@ -56,6 +56,7 @@ def _compare(array, modules) -> None:
             assert (array.get_parameter(name)[~own] == 0).all()
 
 
+@pytest.mark.each("row", every=2)
 @optimizers
 def test_members_of_three_shapes(row: OptimizerRow) -> None:
     torch.manual_seed(0)

@@ -140,6 +140,7 @@ def _twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, devic
     assert largest(array, modules) <= tolerance * max(1.0, grown)
 
 
+@pytest.mark.each("row", every=2)
 @optimizers
 def test_state_goes_out_and_in(row: OptimizerRow) -> None:
     """Ten steps, everything saved and loaded elsewhere, ten more: as twenty in one go."""
@@ -166,6 +167,7 @@ def test_state_goes_out_and_in(row: OptimizerRow) -> None:
         assert torch.equal(p, q), name
 
 
+@pytest.mark.each("row", every=2, begin=1)
 @optimizers
 def test_members_that_stay_go_on_as_before(row: OptimizerRow) -> None:
     modules, x, y = setup(build=_build)

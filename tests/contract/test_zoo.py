@@ -43,6 +43,7 @@ def _as_expected(model: Model, array: FusedArray) -> None:
     assert array.block_size == MEMBERS, told
 
 
+@pytest.mark.each("model", every=2)
 @models
 def test_training(model: Model, device: torch.device) -> None:
     modules, sample = _made(model, device)

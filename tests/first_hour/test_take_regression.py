@@ -93,7 +93,7 @@ def test_the_loss_is_that_of_each_samples_own_target(family: Any, form: str, tmp
     assert study.check(members=[0])["equal"].all()
 
 
-@pytest.mark.each("loss")
+@pytest.mark.each("loss", every=2)
 @pytest.mark.parametrize("loss", [F.l1_loss, "l1", "mae", "l1_loss", lambda out, target: (out - target).abs().mean()])
 @pytest.mark.parametrize("family", [Flat, Column, "mlp"])
 def test_losses_of_ones_own_and_by_name(family: Any, loss: Any, tmp_path: Path) -> None:
@@ -118,6 +118,7 @@ def test_whole_numbers_may_be_targets_of_regression(tmp_path: Path) -> None:
     assert study.results().iloc[0]["val_loss"] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.each("metrics", every=2)
 @pytest.mark.parametrize(
     "metrics",
     [{"mse": F.mse_loss}, {"how_far": F.mse_loss}, [F.mse_loss], {"abs_error": lambda a, b: (a - b).abs().mean()}],
@@ -172,6 +173,7 @@ def test_targets_keep_their_precision() -> None:
 LABELS = (x.sum(1) > 0).long()
 
 
+@pytest.mark.each("labels")
 @pytest.mark.parametrize("family", [Flat, Column])
 @pytest.mark.parametrize("labels", [LABELS, LABELS.bool(), LABELS.unsqueeze(1)], ids=["whole", "truth", "column"])
 def test_one_logit_of_two_classes(family: Any, labels: Tensor, tmp_path: Path) -> None:
