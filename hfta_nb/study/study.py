@@ -99,15 +99,12 @@ class Study(Analysis, Definition):
         member_seconds: the same in seconds of training (an array's members train at the same time). What ends then
             depends on the machine.
         keep_checkpoints: which weights of each member are kept: "best" (always), "last" (with which it ended; where it
-            diverged or failed, those of its last validation with a finite loss) and "rungs" (after each epoch at which
-            "asha", "hyperband" or a population decides); see `Result.module`.
-        loss: function of one member's output and the target that returns a scalar, or the name of a loss of
-            `torch.nn.functional` ("mse", "l1", "huber", "bce", "cross_entropy", ...); replaces the family's loss. A
-            floating-point target ``[N]`` comes as ``[N, 1]`` if the model returns a tensor of that shape, and the
-            other way round.
+            diverged or failed, those of its last finite validation) and "rungs" (after each epoch at which "asha",
+            "hyperband" or a population decides); see `Result.module`.
+        loss: function of one member's output and the target that returns a scalar, or one of `losses.NAMED` ("mse");
+            replaces the family's. Targets ``[N]`` and ``[N, 1]`` take the shape of the output.
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
-            objects), or a list of functions or of names ("accuracy", "top5", "mae", "auroc", ...); replaces the
-            family's metrics. More is better, unless a function's name is that of an error ("mse", "error", "loss").
+            objects), or a list of functions or names; replaces the family's. Less of what is named "mse" is better.
         param_groups: function of a parameter's name and the plain module's parameter that returns the hyperparameters
             of its group: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's learning rate.
         trials: how many configurations to search for, of what `grid` allows: an axis may be `hfta_nb.uniform`,
