@@ -1,12 +1,13 @@
 """User loops without tuning, compared with the same loops tuned by hand and with serial training.
 
-On one thread, Adam, by processor time. An array is trained without `tune` for `--steps` steps, each of which is timed:
-they include self-tuning and the measurement of kernels. "tuned" is a warm array with the block size that `array.tune`
-finds (for the split form: the faster of that and of all members at once). Laps of both and of serial training are
-interleaved. `speed_of_tuned` is the speed of the loop without `tune` relative to the tuned one, with a target of 0.9;
-`speed_of_serial` is relative to serial training; `first_calls` are the first ten steps, in units of serial steps.
+On one thread, Adam, by processor time, on a GPU by the clock. An array is trained without `tune` for `--steps` steps,
+each of which is timed: they include self-tuning and the measurement of kernels. "tuned" is a warm array with the block
+size that `array.tune` finds (for the split form: the faster of that and of all members at once). Laps of both and of
+serial training are interleaved. `speed_of_tuned` is the speed of the loop without `tune` relative to the tuned one,
+with a target of 0.9; `speed_of_serial` is relative to serial training; `first_calls` are the first ten steps, in units
+of serial steps. On a GPU, "kernel by kernel" is the same loop without CUDA graphs (`hfta_nb.replay.program_graphs`).
 
-    python benchmarks/own_loops.py [--json] [--members 8 32] [--steps 100] [--rounds 15] [--lap 0.05] [--quick]
+    python benchmarks/own_loops.py [--device cuda] [--json] [--members 8 32] [--steps 100] [--rounds 15] [--lap 0.05]
 
 Kernels that are compiled in the background are used by the next process, so run it twice.
 """
@@ -34,6 +35,7 @@ import hfta_nb as hfta
 from benchmarks.capture import MODELS
 from benchmarks.common import calls_in, laps, milliseconds, options, write
 from hfta_nb.array import FusedArray
+from hfta_nb.replay import cache_entry
 
 Call = Callable[[FusedArray, Tensor, Tensor], Any]
 _WARM, _FIRST = 16, 10
@@ -101,6 +103,31 @@ def serial(modules: list[nn.Module], form: str, x: Tensor, y: Tensor) -> Callabl
     return step
 
 
+def kernel_by_kernel(step: Callable[[], None]) -> Callable[[], None]:
+    """The step without CUDA graphs."""
+
+    def run() -> None:
+        cache_entry.DEVICES.discard("cuda")
+        try:
+            step()
+        finally:
+            cache_entry.DEVICES.add("cuda")
+
+    return run
+
+
+def clock_on(device: torch.device) -> Callable[[], float]:
+    """The processor's time; on a GPU the time by the clock, once the device has done its work."""
+    if device.type != "cuda":
+        return time.process_time
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
+
+
 def tuned(modules: list[nn.Module], form: str, block: int, x: Tensor, y: Tensor) -> Callable[[], None]:
     """A step of this form by a warm array with this block size."""
     array = hfta.fuse(modules)
@@ -115,26 +142,32 @@ def measure(name: str, members: int, form: str, dtype: torch.dtype, given: argpa
     """One row: milliseconds of a step, and ratios."""
     build, shape = MODELS[name]
     torch.manual_seed(0)
-    x, y = torch.randn(shape, dtype=dtype), torch.randint(0, 10, shape[:1])
-    modules = [build().to(dtype) for _ in range(members)]
+    device = torch.device(given.device)
+    clock = clock_on(device)
+    x, y = torch.randn(shape, dtype=dtype, device=device), torch.randint(0, 10, shape[:1], device=device)
+    modules = [build().to(device, dtype) for _ in range(members)]
     alone = serial([copy.deepcopy(m) for m in modules], form, x, y)
     for _ in range(3):
         alone()
     array = hfta.fuse(modules)
     itself, times = stepper(array, form, x, y), []
     for _ in range(given.steps):
-        begin = time.process_time()
+        begin = clock()
         itself()
-        times.append(time.process_time() - begin)
+        times.append(clock() - begin)
     other = hfta.fuse(modules)
     other.tune(F.cross_entropy, x, y, budget_s=0.3)
     blocks = {other.block_size, members} if form in ("array(x)", "evaluate") else {other.block_size}
     steps = {f"tuned, {block}": tuned(modules, form, block, x, y) for block in sorted(blocks)}
     every = {"serial": alone, "by itself": itself, **steps}
-    found = laps(every, given.rounds, calls=calls_in(given.lap, itself), warm_up=1)
+    if device.type == "cuda":
+        every["kernel by kernel"] = kernel_by_kernel(stepper(hfta.fuse(modules), form, x, y))
+        for _ in range(_WARM):
+            every["kernel by kernel"]()
+    found = laps(every, given.rounds, calls=calls_in(given.lap, itself), clock=clock, warm_up=1)
     median = {key: statistics.median(v) for key, v in found.items()}
     best = min(median[key] for key in steps)
-    ways = [how for how in array.explain()["how"] if how.startswith("block size")]
+    ways = [how for how in array.explain()["how"] if how.startswith("block size") or "captured" in how]
     return {
         "ms_median": milliseconds(found),
         "speed_of_tuned": round(best / median["by itself"], 3),
@@ -147,6 +180,7 @@ def measure(name: str, members: int, form: str, dtype: torch.dtype, given: argpa
 
 def main() -> int:
     parser = options(__doc__, json=False, members=[8, 32], models=list(MODELS), rounds=15, lap=0.05, quick=False)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--forms", nargs="+", choices=list(FORMS), default=list(FORMS))
     parser.add_argument("--dtypes", nargs="+", choices=["float32", "float64"], default=["float32"])
     parser.add_argument("--steps", type=int, default=100, help="of the loop that is not tuned, before it is timed")
@@ -165,9 +199,10 @@ def main() -> int:
                     if not given.json:
                         told = f"{row['speed_of_tuned']:.2f} of tuned, {row['speed_of_serial']:.2f} of serial"
                         print(f"{name:11} {members:3} {dtype} {form:9} {told}, {row['first_calls']}", flush=True)
-    what = "loops of one's own without tune, beside tuned ones and serial training; processor time, one thread"
+    timed = "processor time, one thread" if given.device == "cpu" else "by the clock"
+    what = f"loops of one's own without tune, beside tuned ones and serial training; {timed}"
     content = {"what": what, "rows": rows}
-    path = None if given.quick else write("own_loops_cpu", content)
+    path = None if given.quick else write(f"own_loops_{given.device}", content)
     if given.json:
         print(json.dumps(content, indent=2))
     elif path is not None:

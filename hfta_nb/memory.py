@@ -8,6 +8,7 @@ memory of NumPy or a data loader; `MARGIN` leaves room for these.
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import weakref
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Meter:
         self._counter = _Counter() if device.type != "cuda" else None
         self._before, self._most = 0, 0
         if device.type == "cuda":
+            gc.collect()  # what is freed within would count as negative, and arrays have reference cycles
             _workspaces(device)
             torch.cuda.synchronize(device)
             self._before = torch.cuda.memory_allocated(device)

@@ -96,7 +96,7 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     caches = list(zip(("backward", "array(x)", "without gradients"), calls.caches, strict=True))
     caches += [("losses", cache) for a in losses for cache in a.caches]
     for what, cache in caches:
-        rows += [(what, note) for note in [*cache.notes(), *cache.layouts()]]
+        rows += [(what, note) for note in [*cache.notes(), *cache.layouts(), *cache.graphs()]]
     rows += [("backward", note) for note in calls.steps.decisions()]
     rows += recurrent(calls)
     choices = {c.what: c for _, cache in caches for c in cache.choices()}

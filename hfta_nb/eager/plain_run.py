@@ -27,6 +27,7 @@ from hfta_nb.eager.outcome import (
 )
 from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.kernels.strategy import precision
 from hfta_nb.members import process_streams
 from hfta_nb.rules.autocast import uncast
 
@@ -91,7 +92,8 @@ class PlainRun:
         return self._of_graph(graph, grads)
 
     def nudged_outcome(self, plain: nn.Module, differentiate: bool = True) -> MemberOutcome:
-        """What the plain module computes after the last bits of its parameters have changed.
+        """What the plain module computes after the last bits of its parameters have changed: in TF32 the last that
+        its factors keep.
 
         Without parameters (a loss of existing outputs), those of the member's own inputs change.
 
@@ -111,7 +113,7 @@ class PlainRun:
         with torch.no_grad():
             for p in learned:
                 signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
-                p.mul_(1 + torch.finfo(p.dtype).eps * signs)
+                p.mul_(1 + precision.rounding(p.device, p.dtype) * signs)
         if learned:
             return self._run(plain, None, differentiate)
         leaves = copied_leaves(self._leaves)
@@ -119,7 +121,7 @@ class PlainRun:
             for v, own in zip(leaves, self._own, strict=True):
                 if own and v.is_floating_point():
                     fewer = torch.randint(0, 2, v.shape, generator=generator).to(v)
-                    v.mul_(1 - torch.finfo(v.dtype).eps * fewer)  # a probability stays within [0, 1]
+                    v.mul_(1 - precision.rounding(v.device, v.dtype) * fewer)  # a probability stays within [0, 1]
         return self._run(plain, leaves, differentiate)
 
     def _run(

@@ -80,6 +80,7 @@ def run_with_retry(
     try:
         with state.own_attributes():
             state.engine.follow_root()
+            _draw_beside(state, inputs)
             return _retry_until_done(state, helpers, _Attempted(what, inputs, run, probe, computation, eager))
     finally:
         state.engine.process_streams.end()
@@ -94,6 +95,15 @@ class _Attempted(NamedTuple):
     probe: Probe
     computation: Computation
     eager: Callable[[Inputs], Any] | None
+
+
+def _draw_beside(state: ArrayState, inputs: Inputs) -> None:
+    """Let members without tensors draw on the device of their inputs, as their plain modules do."""
+    if state.arenas or state.buffer_arenas or state.pending:
+        return
+    device = next((v.device for v in inputs.leaves if isinstance(v, Tensor)), state.generators.device)
+    if device.type != state.generators.device.type:
+        state.generators.to(device)
 
 
 def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted) -> Any:

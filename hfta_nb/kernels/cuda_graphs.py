@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,6 +39,17 @@ def refused() -> str:
 def capturing(device: torch.device) -> bool:
     """True if work on this device is currently captured instead of run."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def side_stream(device: torch.device) -> Any:
+    """A stream for captures, always the same for a device: cuBLAS keeps a workspace per stream, tens of megabytes on
+    new GPUs."""
+    return _stream(device.index or 0)
+
+
+@cache
+def _stream(index: int) -> Any:
+    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

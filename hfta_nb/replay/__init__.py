@@ -18,6 +18,7 @@ Open `calls.py` first, then `program_cache.py`, `steps.py`, `record.py` and `bui
 | `build_program`, `memory_layout` | creates a program from a trace |
 | `program`, `source`, `parallel_lanes`, `dynamic_call`, `delivery` | the program, and the delivery of its gradients |
 | `out_variants`, `native_calls`, `image_norm_kernels` | kernels that write into given memory |
+| `program_graphs` | programs as CUDA graphs, where launching their kernels takes longer than the kernels do |
 | `verify` | the comparison of a program with the recorded call |
 | `halves`, `node` | a forward and its backward as two halves of a program |
 | `layouts` | images with channels last |

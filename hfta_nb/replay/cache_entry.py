@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.members.tree import Rebuild, unflatten
+from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.layouts import Layout
 from hfta_nb.replay.program import Program
+from hfta_nb.replay.program_graphs import DEVICES, Graphed, ProgramGraphs
 from hfta_nb.replay.record import Recorder
 from hfta_nb.replay.trace import BufferView, NotRecordableError, Trace
 
@@ -37,6 +40,7 @@ class CacheEntry:
         rebuild, leaves: put the results together; `TENSOR` stands for a tensor.
         choices: of kernels in the program.
         program: the program, once there is one.
+        graphs: decide on a GPU whether it runs as graphs.
         layout: of images, if there was a choice.
         as_given: the inputs of a call without gradients keep their layout.
         block_size: how many members run at once.
@@ -55,6 +59,7 @@ class CacheEntry:
     leaves: list[Any] = field(default_factory=list)
     choices: Sequence[Choice] = ()
     program: Program | None = None
+    graphs: ProgramGraphs | None = None
     layout: Layout | None = None
     as_given: bool = False
     block_size: int = 0
@@ -69,7 +74,7 @@ class CacheEntry:
         """Discard the program and what belongs to it."""
         if self.layout is not None:
             self.inputs = None  # they may be channels last
-        self.first, self.guards, self.program, self.layout = None, None, None, None
+        self.first, self.guards, self.program, self.layout, self.graphs = None, None, None, None, None
 
     def refuse(self, reason: str, forget: bool = False) -> None:
         """Refuse to replay it, for this reason; with `forget`, it is recorded again."""
@@ -84,6 +89,19 @@ class CacheEntry:
         for room, value in zip(self.inputs.leaves, leaves, strict=True):
             if isinstance(room, Tensor):
                 room.copy_(value.detach() if value.requires_grad else value)
+
+    def prepare(self, state: ArrayState, program: Graphed, targets: Sequence[Target]) -> None:
+        """On a GPU, run the program as graphs from now on if that is faster. Its inputs are filled in.
+
+        Args:
+            state: of the array.
+            program: of this entry.
+            targets: the destinations of its gradients.
+        """
+        if state.generators.device.type in DEVICES:
+            if self.graphs is None:
+                self.graphs = ProgramGraphs(state, program, [target.view for target in targets])
+            self.graphs.prepare()
 
     def told(self, results: Sequence[Tensor]) -> Any:
         """The results in the form in which the call returns them."""

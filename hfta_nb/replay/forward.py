@@ -83,7 +83,12 @@ class CapturedForwards:
         made = entry.made
         changes = made.program.generators is not None or self.state.buffer_arenas
         start = Before(self.state) if changes else None
-        found = self.cache.replay(entry, inputs.leaves, made.forward, "the model", start)
+
+        def run_forward() -> list[Tensor]:
+            entry.prepare(self.state, made, made.targets)
+            return made.forward()
+
+        found = self.cache.replay(entry, inputs.leaves, run_forward, "the model", start)
         if found is None:
             return None
         outputs = found[0]

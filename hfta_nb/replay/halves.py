@@ -6,6 +6,7 @@ can be outstanding.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from hfta_nb.members.threads import thread_scope
 from hfta_nb.replay.cache_entry import CacheEntry
 from hfta_nb.replay.delivery import Target
 from hfta_nb.replay.program import Program
+from hfta_nb.replay.program_graphs import Part, PartGraph
 
 _PATTERNS = 3
 """After this many changes of which outputs are used, a kind of call is recorded no more."""
@@ -35,6 +37,7 @@ class CompiledForward:
         needs: the parameters, and the positions of the inputs, that the backward reads.
         alone: whether it returns a single tensor with a gradient.
         serial: the number of the last forward, whose values are in memory.
+        graphs: one each for forward and backward; empty if they run kernel by kernel.
     """
 
     program: Program
@@ -48,6 +51,7 @@ class CompiledForward:
     needs: tuple[list[nn.Parameter], list[int]]
     alone: bool
     serial: int = 0
+    graphs: Sequence[PartGraph] = ()
 
     def __post_init__(self) -> None:
         steps, results, outputs = self.program.steps, self.program.results, len(self.differentiable)
@@ -57,21 +61,31 @@ class CompiledForward:
     def forward(self) -> list[Tensor]:
         """Compute the outputs."""
         self.serial += 1
-        with thread_scope(self.threads):
-            return self.program.execute(*self._forward, self.program.generators)
+        return self.graphs[0].run() if self.graphs else self._run_forward()
 
     def backward(self) -> list[Tensor]:
         """Write the gradients to their destinations; returns those of the inputs. Once after each forward."""
         self.serial += 1
-        with thread_scope(self.threads):  # the backward draws no numbers
-            results = self.program.execute(*self._backward, None)
-        for storage in self.program.left:
-            self.program.made[storage] = None
-        return results
+        return self.graphs[1].run() if self.graphs else self._run_backward()
 
     def both(self) -> list[Tensor]:
         """Run forward and backward; returns the results of both."""
         return [*self.forward(), *self.backward()]
+
+    def parts(self) -> Sequence[tuple[Part, bool]]:
+        """See `Graphed`. The backward draws no numbers."""
+        return (self._run_forward, self.program.generators is not None), (self._run_backward, False)
+
+    def _run_forward(self) -> list[Tensor]:
+        with thread_scope(self.threads):
+            return self.program.execute(*self._forward, self.program.generators)
+
+    def _run_backward(self) -> list[Tensor]:
+        with thread_scope(self.threads):
+            results = self.program.execute(*self._backward, None)
+        for storage in self.program.left:
+            self.program.made[storage] = None
+        return results
 
 
 @dataclass

@@ -14,6 +14,7 @@ from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.replay.dynamic_call import Fetch, copied
 from hfta_nb.replay.parallel_lanes import ParallelLanes
+from hfta_nb.replay.program_graphs import Part, PartGraph
 from hfta_nb.replay.source import Decision, Source
 
 
@@ -33,6 +34,7 @@ class Program:
         source: the calls and tensors that it was created from.
         decision: whether it is compiled.
         lanes: run before `steps`, on several threads; may be None.
+        graphs: runs instead of the steps, if it is not empty.
     """
 
     steps: list[Callable[[], Any]]
@@ -48,11 +50,19 @@ class Program:
     source: Source | None = None
     decision: Decision = field(default_factory=Decision)
     lanes: ParallelLanes | None = None
+    graphs: Sequence[PartGraph] = ()
 
     def run(self) -> list[Tensor]:
         """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
         if self.decision.compiled is not None:
             return self.decision.compiled()
+        return self.graphs[0].run() if self.graphs else self._kernel_by_kernel()
+
+    def parts(self) -> Sequence[tuple[Part, bool]]:
+        """See `Graphed`."""
+        return ((self._kernel_by_kernel, self.generators is not None),)
+
+    def _kernel_by_kernel(self) -> list[Tensor]:
         results = self.execute(self.steps, self.results, self.gradients, self.generators, self.lanes)
         for storage in self.left:
             self.made[storage] = None

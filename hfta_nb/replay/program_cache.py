@@ -233,6 +233,10 @@ class ProgramCache(Generic[E]):
         """The choices of kernels in replayed programs."""
         return [choice for entry in self if entry.ready for choice in entry.choices]
 
+    def graphs(self) -> list[str]:
+        """Whether replayed programs run as CUDA graphs, each once; nothing before that is decided."""
+        return list(dict.fromkeys(e.graphs.note for e in self if e.graphs is not None and e.graphs.note))
+
     def layouts(self) -> list[str]:
         """The layouts of images in replayed programs, each once."""
         return list(dict.fromkeys(str(e.layout) for e in self if e.ready and e.layout is not None))

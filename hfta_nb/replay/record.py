@@ -16,6 +16,7 @@ from hfta_nb.replay.storage_refs import Addresses
 from hfta_nb.replay.trace import LEAVES, BufferView, Instruction, NotRecordableError, Trace, address, places
 
 _READS_VALUES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_SET = torch.ops.aten.set_.source_Storage_storage_offset, torch.ops.aten.set_.source_Storage
 _VIEWS_AND_CHECKS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"}
 
 
@@ -88,6 +89,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, facts = kwargs or {}, _facts(func)
+        if func in _SET and self._created(args[0]):
+            return func(*args, **kwargs)  # a new tensor becomes a view: cuDNN looks so at the weights of a layer
         if not facts.seeded:
             out = func(*args, **kwargs)
             self._seen(func, facts, args, kwargs, out, False)
@@ -142,6 +145,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def known(self, tensor: Tensor) -> int | None:
         """The number of a tensor's storage, if it was recorded."""
         return self._numbers.get(address(tensor))
+
+    def _created(self, tensor: Tensor) -> bool:
+        """True if a recorded call has created the tensor's storage, so that no object of the model refers to it."""
+        number, trace = self.known(tensor), self.trace
+        return number is not None and number not in trace.outside | trace.given | trace.constants
 
     def _number(self, tensor: Tensor) -> int:
         if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:

@@ -48,9 +48,13 @@ class CapturedResults:
         if entry is None or entry.program is None:
             return None
         ready = entry.program
-        return self.cache.replay(
-            entry, inputs.leaves, lambda: entry.told(ready.run()), "the model or the function", Before(self.state)
-        )
+
+        def run() -> Any:
+            entry.prepare(self.state, ready, ())
+            return entry.told(ready.run())
+
+        before = None if ready.graphs else Before(self.state)
+        return self.cache.replay(entry, inputs.leaves, run, "the model or the function", before)
 
     def recorder(self, entry: CacheEntry | None, run: Run) -> Run:
         """A function that runs a call, and records it if it may be replayed."""

@@ -75,7 +75,8 @@ class CapturedSteps:
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if alone else Inputs.of(args.given, len(self.state)).leaves
         run = partial(self._run, entry, args.scale)
-        found = self.cache.replay(entry, leaves, run, "the model or the loss", Before(self.state))
+        before = None if entry.program.graphs else Before(self.state)  # a graph runs whole, or the device is lost
+        found = self.cache.replay(entry, leaves, run, "the model or the loss", before)
         if found is None:
             return None
         if self.cache.last is not entry:
@@ -90,6 +91,8 @@ class CapturedSteps:
             entry.scale.copy_(scale.detach())
         if settings.compiling != "never" and not ready.decision.made:
             decide(ready, settings.compiling, settings.planned_steps)
+        if ready.decision.compiled is None:
+            entry.prepare(self.state, ready, entry.targets)
         told: tuple[Any, Any] = entry.told(delivered(self.state, entry.targets, ready.run))
         return told
 

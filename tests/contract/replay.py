@@ -19,14 +19,6 @@ EXACT = 1e-15
 TIGHT = {"atol": 1e-14, "rtol": 1e-14}
 NOT = {"control flow on values"}
 """Rows of `rows.MODULES` whose way depends on values."""
-NOT_BY_CUDNN = {"gru"}
-"""Recurrent layers without biases, one member at a time on a GPU: two recordings of cuDNN's kernel are not alike, for a
-reason that is not known."""
-
-
-def is_replayed(name: str, block: int, device: torch.device) -> bool:
-    """Whether a row of modules is replayed."""
-    return name not in NOT and not (device.type == "cuda" and block < MEMBERS and name in NOT_BY_CUDNN)
 
 
 def pair(

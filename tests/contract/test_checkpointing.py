@@ -188,7 +188,8 @@ def test_it_takes_less_memory(device: torch.device) -> None:
         with Meter(device) as meter:
             array.backward(lambda out, _: out.square().mean(), x, None)
         peaks.append(meter.peak_bytes)
-    assert peaks[1] < 0.6 * peaks[0]
+    # On a GPU the peak contains memory within kernels.
+    assert peaks[1] < (0.6 if device.type == "cpu" else 0.7) * peaks[0]
 
 
 def test_segments_of_built_in_families() -> None:

@@ -5,6 +5,7 @@ the way on.
 from __future__ import annotations
 
 import copy
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.array.schedule_trial import Trial
+from hfta_nb.kernels.strategy import precision
 from hfta_nb.members import flattening
 from hfta_nb.replay.dynamic_call import DynamicCall
+from hfta_nb.replay.record import Recorder
 from hfta_nb.rules import convolution, recurrent
 from hfta_nb.rules.base import without_gaps
 from hfta_nb.rules.members import gaps_of_others
@@ -233,3 +236,41 @@ def test_the_first_call_of_each_block_size_is_not_timed(replays: bool, monkeypat
     assert set(sizes) == {1, 4}
     assert not replays or all(sizes.count(size) > 3 for size in (1, 4))  # both were replayed
     assert array.block_size == 1
+
+
+def test_a_new_tensor_over_existing_memory_is_a_view() -> None:
+    """CuDNN's recurrent layers look so at their weights; a model's own tensor that gets other memory is none."""
+    weight, own = torch.arange(4.0), torch.empty(0)
+    with Recorder(CPU) as recorder:
+        seen = torch.empty(0).set_(weight.untyped_storage(), 1, (3,), (1,))
+        seen + 1
+        own.set_(weight.untyped_storage(), 0, (4,), (1,))
+    *_, added, moved = recorder.trace.calls
+    assert added.reads() == {recorder.known(weight)}
+    assert [call.function for call in recorder.trace.calls].count(moved.function) == 1
+    assert moved.function is torch.ops.aten.set_.source_Storage_storage_offset
+
+
+@pytest.mark.parametrize("factors", ["float32", "tf32"])
+def test_factors_of_fewer_bits_are_no_other_numbers(
+    factors: str, verified: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where factors are rounded to TF32, a member may differ from its plain module by that much."""
+    if factors == "tf32":
+        monkeypatch.setattr(precision, "rounding", lambda device, dtype: precision.TF32)
+    linear = nn.functional.linear
+
+    def rounded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        fused = torch._C._functorch.is_functorch_wrapped_tensor(weight)
+        return linear(x, weight * (1 + 3 * precision.TF32) if fused else weight, bias)
+
+    class Rounded(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return rounded(x, self.weight, self.bias)
+
+    torch.manual_seed(0)
+    array = hfta.fuse([Rounded(8, 4) for _ in SEEDS], SEEDS)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        array.backward(loss_of, torch.randn(16, 8), torch.randn(16, 4))
+    assert bool(found) == (factors == "float32"), [str(w.message) for w in found]

@@ -147,7 +147,9 @@ def test_what_is_not_faster_stays_as_it_was_given(monkeypatch: pytest.MonkeyPatc
 
 def test_float64_has_the_bits_of_the_plain_module(faster: list[str], device: torch.device) -> None:
     array, plain = (fused(Net, device, torch.float64, strategy) for strategy in ("measured", "fixed"))
-    assert torch.equal(trained(array, device, torch.float64), trained(plain, device, torch.float64))
+    within = 0.0 if device.type == "cpu" else 1e-8  # cuDNN adds in any order
+    found = [trained(a, device, torch.float64) for a in (array, plain)]
+    torch.testing.assert_close(*found, atol=within, rtol=within)
     assert not faster
     assert not layout(array)
 

@@ -60,6 +60,8 @@ def test_kind_under_autocast(kind: Any, device: torch.device) -> None:
         pytest.skip(f"torch has no {kind.name} in float32")
     if kind.name == "nn.LSTM" and device.type == "cpu" and not has_lstm(torch.bfloat16):
         pytest.skip("this CPU has no LSTM in bf16, for a plain module neither")
+    if kind.name == "nn.BCELoss" and device.type == "cuda":
+        pytest.skip("torch refuses it under autocast on a GPU, for a plain module too")
     found = samples(kind, torch.float32, device, True, 12)
     assert found, "nothing was compared"
     for sample in found:
@@ -74,6 +76,8 @@ def test_kind_under_autocast(kind: Any, device: torch.device) -> None:
 @dtypes
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 def test_kind_that_torch_does_not_list(kind: Model, dtype: torch.dtype, device: torch.device, training: bool) -> None:
+    if device.type == "cuda" and not training and "packed" in kind.name:
+        pytest.skip("cuDNN differentiates recurrent layers in train mode only, in plain modules too")
     torch.manual_seed(0)
     _check(kind.build, kind.sample().to(device, dtype), dtype, device, training)
 

@@ -63,6 +63,7 @@ def test_the_meter_sees_the_backward(device: torch.device) -> None:
     meter = Meter(device)
     with meter:
         out = net(x)
+        meter.see()
         forward = meter.peak_bytes
         out.sum().backward()
     assert forward >= 2 * x.nbytes

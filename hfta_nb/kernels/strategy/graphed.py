@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ def graphed(run: Run, device: torch.device) -> Run:
     """
     if device.type != "cuda" or cuda_graphs.refused():
         return run
-    current, side = torch.cuda.current_stream(device), _side(device.index or 0)
+    current, side = torch.cuda.current_stream(device), cuda_graphs.side_stream(device)
     graph: Any = torch.cuda.CUDAGraph()
     try:
         side.wait_stream(current)
@@ -41,9 +40,3 @@ def graphed(run: Run, device: torch.device) -> Run:
             graph.replay()
 
     return replay
-
-
-@cache
-def _side(index: int) -> Any:
-    """A stream that is always the same: cuBLAS keeps a workspace per stream, tens of megabytes on new GPUs."""
-    return torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
