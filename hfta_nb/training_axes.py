@@ -169,3 +169,27 @@ ALIASES = {
     **dict.fromkeys(("no_decay", "no_weight_decay", "bias_decay", "decay_norms"), "decay_on"),
 }  # fmt: skip
 """Other common names of an axis."""
+
+NOT_AXES = {
+    **dict.fromkeys(
+        ("fixed", "config", "constants", "params"), "give constants by keyword, as in Study(..., batch_size=32)"
+    ),
+    **dict.fromkeys(("max_epochs", "num_epochs", "n_epochs", "num_train_epochs"), "give Study(..., epochs=20)"),
+    **dict.fromkeys(
+        ("early_stopping", "early_stop", "early_stopping_patience"),
+        "Study(..., patience=5) ends a member after 5 validations without improvement",
+    ),
+    **dict.fromkeys(
+        ("val_split", "validation_split", "test_size", "val_size"),
+        "hfta_nb.data.from_tensors(x, y, validation=0.2) says how many samples are held out",
+    ),
+    **dict.fromkeys(("shuffle", "num_workers", "pin_memory", "collate_fn"), "give the data as a DataLoader with it"),
+    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "give Study(..., loss=...)"),
+    **dict.fromkeys(("callbacks", "callback", "logger"), "give study.fit(on_event=...)"),
+    **dict.fromkeys(("amp", "use_amp", "mixed_precision"), 'give Study(..., precision="bf16")'),
+    **dict.fromkeys(("n_trials", "num_trials", "num_samples"), "give Study(..., trials=20)"),
+    **dict.fromkeys(("gpus", "accelerator"), 'give Study(..., device="cuda")'),
+    "drop_remainder": "give Study(..., drop_last=True)",
+    "verbose": "give study.fit(progress=False)",
+}
+"""What is meant where names of other libraries' arguments, or of the arguments of a study, are taken for an axis."""

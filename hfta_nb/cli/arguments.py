@@ -75,7 +75,7 @@ trained as well. Exit code: 0; 1 if the run failed; 2 for wrong input; 130 if it
 STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
-    *("validate_every", "steps_per_epoch", "across", "capacity", "checkpointing", "compile"),
+    *("validate_every", "steps_per_epoch", "drop_last", "across", "capacity", "checkpointing", "compile"),
     *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds", "keep_checkpoints"),
 )
 """Options that define a study, which can't be given with --resume; --epochs can, as it makes a run longer."""
@@ -189,6 +189,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--epochs", metavar="N", type=_whole(1), help="passes through the data (default: 20)")
     steps = "an epoch is N optimizer steps instead of a pass through the data"
     study.add_argument("--steps-per-epoch", metavar="N", type=_whole(1), help=steps)
+    dropped = "leave out the last mini-batch of a pass if it is not full"
+    study.add_argument("--drop-last", action="store_true", default=None, help=dropped)
     study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: the family's, usually 64)")
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")
     study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants (hfta-nb families lists them)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hfta_nb.data import clicks, english, photographs, shapes, tables
@@ -107,4 +107,6 @@ def resolve(data: Any) -> Data | Stream:
         return from_tensors(*data)
     accepted = f"{', '.join(BUILT_IN)}, Data, tensors (x, y), a Dataset, or (training, validation)"
     remedy = "give the function that makes the iterator, with validation" if hasattr(data, "__next__") else ""
+    if isinstance(data, Mapping):
+        remedy = "axes come before the data: Study(family, grid, data)"
     raise DataError("not data", where="data", got=data, accepted=accepted, remedy=remedy)

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from hfta_nb.errors import DataError
+
 Samples: TypeAlias = Any
 """A tensor ``[N, ...]``, a tuple of tensors (a model's positional inputs) or a dict of tensors (inputs by name). Use
 `tree_map` to process any of them."""
@@ -103,6 +105,27 @@ class Inputs(ABC):
         return self.standardised(self.scaled(x, dtype))
 
 
+def batches_in(samples: int, batch_size: int, drop_last: bool = False) -> int:
+    """The number of mini-batches in a pass.
+
+    Args:
+        samples: their number.
+        batch_size: of a mini-batch; the last one has what is left.
+        drop_last: without the last one if it is not full.
+
+    Raises:
+        DataError: then none is left.
+    """
+    if not drop_last:
+        return -(-samples // batch_size)
+    if samples < batch_size:
+        raise DataError(
+            "no mini-batch is full", where="drop_last", got=f"{samples} training samples, batch_size {batch_size}",
+            remedy=f"a batch_size up to {samples}, or drop_last=False",
+        )  # fmt: skip
+    return samples // batch_size
+
+
 @dataclass(frozen=True)
 class Data(Inputs):
     """Training and validation samples as tensors.
@@ -125,6 +148,7 @@ class Data(Inputs):
         standard: for images of bytes (uint8 ``[N, C, H, W]``), the mean and standard deviation of each channel ``[C]``
             after scaling to [0, 1]; None to not standardise. See `floats`.
         words: for texts of words, the word of each token.
+        drop_last: leave out the last mini-batch of a pass if it is not full.
     """
 
     name: str
@@ -136,6 +160,7 @@ class Data(Inputs):
     facts: Mapping[str, int] = field(default_factory=dict)
     standard: tuple[Tensor, Tensor] | None = None
     words: tuple[str, ...] = ()
+    drop_last: bool = False
 
     batch_size = None
     """Of its own; a `Stream` may have one."""
@@ -148,9 +173,13 @@ class Data(Inputs):
         """Of training."""
         return count(self.x)
 
-    def batches(self, batch_size: int) -> int | None:
+    def batches(self, batch_size: int) -> int:
         """Number of mini-batches in a pass through the training samples; the last one may be smaller."""
-        return -(-len(self) // batch_size)
+        return batches_in(len(self), batch_size, self.drop_last)
+
+    def dropping_last(self) -> Data:
+        """The same data, without the last mini-batch of a pass where it is not full."""
+        return replace(self, drop_last=True)
 
     def sample_batch(
         self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from hfta_nb.data.samples import Samples
+from hfta_nb.data.samples import Samples, batches_in
 from hfta_nb.data.slots import Slot
 from hfta_nb.data.sources import DatasetSource, Source
 from hfta_nb.data.workers import Job
@@ -89,14 +89,14 @@ class ServedSource(Source):
     def __init__(self, source: DatasetSource, part: str, client: Client) -> None:
         self.part, self.client = part, client
         self.name = source.name
-        self._samples = source.samples or 0
+        self._samples, self.drop_last = source.samples or 0, source.drop_last
 
     @property
     def samples(self) -> int:
         return self._samples
 
     def length(self, batch_size: int) -> int:
-        return -(-self._samples // batch_size)
+        return batches_in(self._samples, batch_size, self.drop_last)
 
     def batches(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0

@@ -7,6 +7,7 @@ interruption) gives the same batches.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dis
 import inspect
 import itertools
@@ -25,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from hfta_nb.data.items import batch_of, stacked
 from hfta_nb.data.order import order
 from hfta_nb.data.randomness import Randomness
-from hfta_nb.data.samples import Samples, count, take
+from hfta_nb.data.samples import Samples, batches_in, count, take
 from hfta_nb.errors import DataError, HftaError
 
 
@@ -37,12 +38,15 @@ class Source(ABC):
         batch_size: its own batch size; None to use the run's.
         endless: whether a pass that has begun is known to have no end; False if unknown.
         takes_batch_size: whether it uses the run's batch size.
+        drop_last: whether it leaves out the last batch of a pass if that is not full; of a source that takes the run's
+            batch size.
     """
 
     name = "data"
     batch_size: int | None = None
     endless = False
     takes_batch_size = False
+    drop_last = False
 
     @property
     @abstractmethod
@@ -186,7 +190,13 @@ class DatasetSource(InOrder):
         return None if self.iterable else len(self.dataset)
 
     def length(self, batch_size: int) -> int | None:
-        return None if self.samples is None else -(-self.samples // batch_size)
+        return None if self.samples is None else batches_in(self.samples, batch_size, self.drop_last)
+
+    def dropping_last(self) -> DatasetSource:
+        """The same source, without the last batch of a pass where it is not full."""
+        found = copy.copy(self)
+        found.drop_last = True
+        return found
 
     def batches(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0
@@ -196,7 +206,7 @@ class DatasetSource(InOrder):
             yield from super().batches(batch_size, seed, epoch, skip)
             return
         number = skip
-        while number * batch_size < len(self.dataset):
+        while number < (self.length(batch_size) or 0):
             yield self.batch(batch_size, seed, epoch, number)
             number += 1
 
@@ -236,6 +246,8 @@ class DatasetSource(InOrder):
         reader = iter(self.dataset)
         self.endless = self.endless or never_ends(reader)
         while items := [item for _, item in zip(range(batch_size), reader, strict=False)]:
+            if self.drop_last and len(items) < batch_size:
+                return
             yield stacked(items)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -69,6 +69,17 @@ class Stream(Inputs):
     def batches(self, batch_size: int) -> int | None:
         """Number of mini-batches in a pass through the training samples, if known."""
         return self.training.length(batch_size)
+
+    def dropping_last(self) -> Stream:
+        """The same data, without the last mini-batch of a pass where it is not full.
+
+        Raises:
+            DataError: it makes its mini-batches itself.
+        """
+        if not isinstance(self.training, DatasetSource):
+            remedy = "DataLoader(..., drop_last=True), or a function that yields no such batch"
+            raise DataError("the data makes its own mini-batches", where="drop_last", got=self.name, remedy=remedy)
+        return replace(self, training=self.training.dropping_last())
 
     def sample_batch(
         self, n: int, device: torch.device | None = None, dtype: torch.dtype | None = None

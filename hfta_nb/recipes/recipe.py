@@ -18,7 +18,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.recipes.showing import shown
 from hfta_nb.recipes.undisturbed import settings_kept
-from hfta_nb.training_axes import ALIASES, TRAINING_AXES, USED_BY
+from hfta_nb.training_axes import ALIASES, NOT_AXES, TRAINING_AXES, USED_BY
 
 FACTS = (
     *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
@@ -117,8 +117,7 @@ class Family:
         known = ALIASES.get(name.lower())
         close = [known] if known in specs else difflib.get_close_matches(name, specs, 1)
         remedy = f"did you mean {close[0]}?" if close else "check the spelling"
-        if name in ("fixed", "config", "constants", "params"):
-            remedy = "give constants by keyword, as in Study(..., batch_size=32)"
+        remedy = NOT_AXES.get(name.lower(), remedy)
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
 
     def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:

@@ -52,6 +52,8 @@ def planned(study: Definition, grid: Grid, builder: Builder | None = None) -> li
     how: dict[str, Any] = {"serial": study.serial, "across": study.across, "capacity": most, "builder": builder}
     groups = make_plan(study.family, grid, study.data, study.fixed, **how)
     check_schedules(groups, study.epochs, study.steps_per_epoch, study.data)
+    for group in groups if study.drop_last else ():
+        study.data.batches(int(group.rows[0]["batch_size"]))  # raises if none is left
     return groups
 
 

@@ -65,6 +65,7 @@ class Definition:
         name: str | None = None,
         validate_every: int = 1,
         steps_per_epoch: int | None = None,
+        drop_last: bool = False,
         loss: Loss | str | None = None,
         metrics: Any = None,
         param_groups: Callable[..., Any] | None = None,
@@ -81,7 +82,7 @@ class Definition:
         **fixed: Any,
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
-        self.data, self.deterministic = self._suited(data), deterministic
+        self.data, self.deterministic = self._suited(data, drop_last), deterministic
         self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
         self._pace(validate_every, steps_per_epoch, (patience, member_steps, member_seconds))
         self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
@@ -126,11 +127,12 @@ class Definition:
         self._extended = False  # variants were added that its events do not have yet
         self._mirror = Mirror(self.directory / searching.FILE)  # of the trials, where this is a search
 
-    def _suited(self, data: Any) -> AnyData:
+    def _suited(self, data: Any, drop_last: bool) -> AnyData:
         """The data, which suits the family."""
+        self.drop_last = arguments.flag("drop_last", drop_last)
         found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
-        return found
+        return found.dropping_last() if self.drop_last else found
 
     def _judged(self, given: Any) -> tuple[tuple[str, bool], ...]:
         """The objectives, the first of which is monitored."""

@@ -66,6 +66,7 @@ class Definition(Protocol):
     devices: int
     devices_batch_norm: str
     share_stream: bool
+    drop_last: bool
     monitor: str
     maximize: bool
     objectives: tuple[tuple[str, bool], ...]

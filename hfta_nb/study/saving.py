@@ -66,6 +66,7 @@ def options(study: Definition) -> dict[str, Any]:
         "name": study.name,
         "validate_every": study.validate_every,
         "steps_per_epoch": study.steps_per_epoch,
+        **({"drop_last": True} if study.drop_last else {}),
         **{n: v for n in ("member_steps", "member_seconds") if (v := getattr(study, n)) is not None},
         **({"keep_checkpoints": list(kept)} if len(kept := study.keep_checkpoints) > 1 else {}),
         **study.fixed,

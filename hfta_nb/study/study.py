@@ -91,9 +91,9 @@ class Study(Analysis, Definition):
         name: shown to people.
         validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
             validation can be the best.
-        steps_per_epoch: optimizer steps of an epoch; the order of the data continues from one epoch to the next. None
-            for one pass through the training data. Required for data that is known to have no end; if that can't be
-            known, a `DataWarning` is issued after 10,000 batches.
+        steps_per_epoch: optimizer steps of an epoch; the order of the data continues in the next. None for one pass
+            through the training data. Data without end needs it; a `DataWarning` tells of 10,000 batches in one pass.
+        drop_last: leave out the last mini-batch of a pass if it is not full: batch norm can't train on a single sample.
         member_steps: optimizer steps after which a member ends, at the end of its epoch, even if `epochs` is not
             reached. None for no limit.
         member_seconds: the same in seconds of training (an array's members train at the same time). What ends then

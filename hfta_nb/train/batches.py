@@ -155,7 +155,7 @@ class Batches(ABC):
 
 
 class Whole(Batches):
-    """Of whole data; the last batch of a pass has what is left."""
+    """Of whole data; the last batch of a pass has what is left, or is left out (`Data.drop_last`)."""
 
     def __init__(self, data: Data, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(data, batch_size, device, dtype)
@@ -163,11 +163,13 @@ class Whole(Batches):
 
     @property
     def length(self) -> int:
-        return -(-len(self.data) // self.batch_size)
+        return self.data.batches(self.batch_size)
 
     def _order(self, epoch: int, seeds: Sequence[int], behind: Sequence[int]) -> Tensor:
         """The order of the samples in a pass, ``[N]``, or ``[M, N]`` where members have samples of their own."""
         order = orders(len(self.data), seeds, epoch, behind)
+        if self.data.drop_last:
+            order = order[..., : self.length * self.batch_size]
         return order.expand(len(seeds), -1) if self.own and len(seeds) > 1 and order.ndim == 1 else order
 
     def _together(self, order: Tensor) -> int:

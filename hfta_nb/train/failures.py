@@ -15,6 +15,11 @@ from hfta_nb.step import ArrayStep, PlainStep
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
 
+_SINGLE = "more than 1 value per channel when training"
+"""What torch's batch norm says of a single sample."""
+
+_REMEDY = "leave out a last mini-batch of one sample (drop_last=True), or choose another batch_size"
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -66,6 +71,9 @@ def noted(trainer: Schedule, variant: int, error: Exception) -> Failure:
     cause = error.__cause__ if isinstance(error, MemberError) and isinstance(error.__cause__, Exception) else error
     message = cause.message if isinstance(cause, HftaError) else str(cause)
     reason = " ".join(f"{type(cause).__name__}: {message}".split())
+    if _SINGLE in message and isinstance(error, MemberError) and not error.remedy:
+        error.remedy, error.args = _REMEDY, (f"{error.message}; {_REMEDY}",)
+        reason = f"{reason}; {_REMEDY}"
     detail = "".join(traceback.format_exception(error))
     if trainer.error is None:
         trainer.error = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.errors import GridError, StudyError
-from hfta_nb.training_axes import ALIASES, TRAINING_AXES
+from hfta_nb.errors import DataError, GridError, StudyError
+from hfta_nb.training_axes import ALIASES, NOT_AXES, TRAINING_AXES
 
 x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 y = x[:, :3].argmax(1)
@@ -137,11 +138,26 @@ def test_no_scheduler_may_be_none(tmp_path: Path) -> None:
     [
         ({"grid": {"optimizer": [torch.optim.SGD]}}, r'optimizer: not a plain value; .*; give its name: "sgd"'),
         ({"grid": {"lr": [0.1]}, "fixed": {"width": 8}}, "unknown axis; got 'fixed'; .*; give constants by keyword"),
+        ({"grid": {"lr": [0.1]}, "max_epochs": 5}, r"unknown axis; got 'max_epochs'; .*; give Study\(..., epochs=20\)"),
+        ({"grid": {"lr": [0.1]}, "early_stopping": 5}, r"unknown axis; .*; Study\(..., patience=5\) ends a member"),
+        ({"grid": {"shuffle": [True, False]}}, "unknown axis; got 'shuffle'; .*; give the data as a DataLoader"),
+        ({"grid": {"lr": [0.1]}, "val_split": 0.2}, "unknown axis; .*; hfta_nb.data.from_tensors"),
     ],
 )
 def test_other_ways_to_say_it_get_an_answer(given: dict[str, Any], message: str) -> None:
     with pytest.raises(GridError, match=message):
         hfta.Study("mlp", data="digits", **given)
+
+
+def test_grid_and_data_that_have_changed_places() -> None:
+    data = torch.randn(20, 4), torch.randint(0, 2, (20,))
+    with pytest.raises(DataError, match=r"axes come before the data: Study\(family, grid, data\)"):
+        hfta.Study("mlp", data, {"lr": [0.1]})
+
+
+def test_names_that_mean_something_else_are_no_axes_and_no_arguments() -> None:
+    arguments = inspect.signature(hfta.Study).parameters
+    assert not set(NOT_AXES) & (set(TRAINING_AXES) | set(ALIASES) | set(arguments) - {"fixed"})
 
 
 def test_aliases_are_no_axes_and_mean_some() -> None:
