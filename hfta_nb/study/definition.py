@@ -90,8 +90,7 @@ class Definition:
         self.grid, self.searcher = self._searched(grid, how)
         self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
         self._place(device, dtype, precision, across, (devices, devices_batch_norm))
-        self._resources(capacity, checkpointing, compile, verify)
-        self.strategy = arguments.strategy_of(strategy, deterministic, self.capacity, self.compile)
+        self._resources(capacity, checkpointing, compile, verify, strategy)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
         self.name, self.added = arguments.name_of(name, self.family, self.data), list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
@@ -104,11 +103,14 @@ class Definition:
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
 
-    def _resources(self, capacity: int | str | None, checkpointing: str, compile: str, verify: str) -> None:
-        """How memory is used, and whether steps are compiled and compared."""
+    def _resources(
+        self, capacity: int | str | None, checkpointing: str, compile: str, verify: str, strategy: str | None
+    ) -> None:
+        """How memory is used, which kernels run, and whether steps are compiled and compared."""
         self.verify = arguments.verify_of(verify)
         self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
         self.compile = arguments.compile_of(compile)
+        self.strategy = arguments.strategy_of(strategy, self.deterministic, self.capacity, self.compile)
 
     def _place(self, device: Any, dtype: Any, precision: str, across: float | str, several: tuple[Any, Any]) -> None:
         """Where and in what the members compute."""
