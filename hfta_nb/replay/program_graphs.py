@@ -120,13 +120,13 @@ class ProgramGraphs:
         if cuda_graphs.refused():
             self._end(cuda_graphs.refused())
             return
-        with _Undone(self._state) as before:
-            try:
+        try:
+            with _Undone(self._state) as before:
                 self._capture(device, before)
-            except Exception as error:
-                self._graphs = ()
-                told = (str(error).strip() or type(error).__name__).splitlines()[0]
-                self._end("there is not enough memory" if out_of_memory(error) else told)
+        except Exception as error:
+            self._graphs = ()
+            told = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._end("there is not enough memory" if out_of_memory(error) else told)
 
     def _capture(self, device: torch.device, before: _Undone) -> None:
         state, parts = self._state, self._program.parts()
