@@ -89,8 +89,9 @@ def test_the_kernel_can_be_interrupted_and_restarted(notebook: Notebook, lab: La
     before, child_pid = notebook.kernel("import os\n[os.getpid(), child.pid]")
     assert child_pid in [p.pid for p in lab.processes()]
 
-    notebook.start_cell("import signal, threading\nstarted = True\nthreading.Event().wait()")
-    notebook.page.locator(".jp-Notebook-ExecutionIndicator[data-status=busy]").wait_for()
+    # The kernel is busy before it runs the cell; an interrupt between the two would end what has not begun.
+    notebook.start_cell("import threading\nstarted = True\nprint('it waits')\nthreading.Event().wait()")
+    expect(notebook.output().get_by_text("it waits").first).to_be_visible()
     notebook.interrupt()
     notebook.wait_idle()
     expect(notebook.output().get_by_text("KeyboardInterrupt").first).to_be_visible()
