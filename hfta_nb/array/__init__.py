@@ -12,6 +12,7 @@ Open `fused.py` first. `access.py` contains what other parts use of an array bes
 | `surgery`, `initialising` | taking out, copying, loading and initialising members |
 | `own_losses` | `array.losses` |
 | `schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | the fastest block size and threads |
+| `native_libraries` | which compiled kernels its replayed steps may use |
 | `inspect`, `explaining`, `access` | how calls run now, for people and for other parts |
 """
 

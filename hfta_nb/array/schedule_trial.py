@@ -6,12 +6,9 @@ import math
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
-import torch
-from torch import nn
-
+from hfta_nb.array.native_libraries import available
 from hfta_nb.array.schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.kernels.native import conv
 from hfta_nb.kernels.strategy.autotune import clock_of, disturbed
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.timing_cache import kept
@@ -150,7 +147,7 @@ class Trial:
         """A schedule whose eager steps take more than this multiple of the fastest is not replayed."""
         if self.replaying and self._on_gpu:
             return math.inf  # eager steps of small blocks wait for their launches, which replayed ones do not
-        return _HOPELESS_IMAGES if self.replaying and images(self.state) else _HOPELESS
+        return _HOPELESS_IMAGES if self.replaying and "conv" in available(self.state) else _HOPELESS
 
     @property
     def _steps(self) -> bool:
@@ -269,17 +266,6 @@ class Trial:
     def _note(self, laps: dict[ExecutionSchedule, list[float]]) -> None:
         self.seconds.update({way: min(times) for way, times in laps.items()})
         self.replayed.update(laps)
-
-
-def images(state: ArrayState) -> bool:
-    """True if replayed steps may have convolutions by the package's own kernels."""
-    if state.settings.strategy != "measured" or state.generators.device.type != "cpu":
-        return False
-    convolves = any(
-        isinstance(m, nn.Conv2d | nn.ConvTranspose2d) and m.weight.dtype == torch.float32
-        for m in state.skeleton.modules()
-    )
-    return convolves and conv.usable()
 
 
 def fastest(seconds: dict[ExecutionSchedule, float]) -> ExecutionSchedule | None:

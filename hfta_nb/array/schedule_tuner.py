@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.array.schedule import chosen, schedules_of, slow_together
-from hfta_nb.array.schedule_trial import Trial, fastest, images, keep, known, told
+from hfta_nb.array.native_libraries import available, libraries_of
+from hfta_nb.array.schedule import ExecutionSchedule, chosen, convolutions, schedules_of, slow_together
+from hfta_nb.array.schedule_trial import Trial, fastest, keep, known, told
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.native import build
@@ -25,11 +26,10 @@ from hfta_nb.replay.trace import NotRecordableError
 
 T = TypeVar("T")
 
-_LSTM = "lstm"
 _LOOK_S = 0.05
 """Seconds between checks for kernels that are being compiled in the background."""
 _WORTH_STEPS = 40
-"""With fewer steps than this, trying schedules does not pay."""
+"""The fewest steps for which trying schedules pays."""
 
 
 class Tuning:
@@ -55,12 +55,13 @@ class Tuning:
         self._trial: Trial | None = None
         self._kind: Any = None
         self._key = ""
-        self._awaited, self._looked_s = False, 0.0
+        self._awaiting: ExecutionSchedule | None = None  # the schedule before libraries were awaited
+        self._looked_s = 0.0
 
     @property
     def trying(self) -> bool:
-        """True while a trial is active."""
-        return not self.done and not self._awaited
+        """True until the schedule is chosen: steps are not yet as the others will be."""
+        return not self.done
 
     def step(self, given: Any, step: Callable[[], T]) -> T:
         """Make a step with the schedule whose turn it is, and time it.
@@ -100,6 +101,11 @@ class Tuning:
             self._trial.abandon()
         self.done = True
 
+    @property
+    def _few(self) -> bool:
+        """True if so few steps are expected that trying schedules does not pay."""
+        return 0 < self.state.settings.planned_steps < _WORTH_STEPS
+
     def _begun(self, given: Any) -> Trial | None:
         if self.done or self._trial is not None or self.state.pending or self._waits():
             return self._trial
@@ -110,7 +116,7 @@ class Tuning:
         before = known(self.state, self._key, ways)
         best = None if before is None else fastest(before)
         if before is None or best is None:
-            if 0 < self.state.settings.planned_steps < _WORTH_STEPS:
+            if self._few:
                 self.done = True
                 return None
             self._trial = Trial(self.calls, ways, self.state.capture, cache=self.cache)
@@ -133,17 +139,23 @@ class Tuning:
             settings.tuned = text
 
     def _waits(self) -> bool:
-        """True while a kernel for these steps is being compiled; the trial starts when that has ended."""
-        before, now_s = self._awaited, time.monotonic()
-        if not _recurrent(self.state) or (before and now_s - self._looked_s < _LOOK_S):
-            return before
+        """True while libraries for these steps are being compiled; the trial starts when that has ended."""
+        now_s = time.monotonic()
+        if self._few:
+            return False
+        if self._awaiting is not None and now_s - self._looked_s < _LOOK_S:
+            return True
         self._looked_s = now_s
-        build.ask_again(_LSTM)
-        build.library(_LSTM, wait=False)
-        self._awaited = build.arrived(_LSTM) is False
-        if before and not self._awaited:
+        awaited = build.look_again(libraries_of(self.state))
+        if awaited and self._awaiting is None:
+            self._awaiting = chosen(self.state)
+            if convolutions(self.state):  # all members at once are slow without the libraries
+                schedules_of(self.state)[-1].put(self.state)
+        elif self._awaiting is not None and not awaited:
+            self._awaiting.put(self.state)
+            self._awaiting = None
             self.cache.clear()  # the recordings use other kernels
-        return self._awaited
+        return awaited
 
 
 def tune(
@@ -166,7 +178,9 @@ def tune(
     state = calls.state
     restore = state.snapshot()
     ways = schedules_of(state)
-    with _gradients_kept(state) as forget, build.compiling():  # waiting for a compiler pays here
+    while build.look_again(libraries_of(state)):  # waiting for a compiler pays here
+        time.sleep(_LOOK_S)
+    with _gradients_kept(state) as forget, build.compiling():
         trial = Trial(calls, ways, state.capture and not inputs.grad_leaves(), budget_s)
         try:
             while not trial.done:
@@ -187,20 +201,14 @@ def tune(
     return sizes if len(sizes) > 1 else {}
 
 
-def _recurrent(state: ArrayState) -> bool:
-    """True if the model has layers that a kernel of this package may compute."""
-    return any(isinstance(m, nn.LSTM | nn.LSTMCell) for m in state.skeleton.modules())
-
-
 def key_of(state: ArrayState, given: Any, what: str = "") -> str:
     """The key under which results for such steps are kept."""
     parts = [a.data.shape for a in (*state.arenas, *state.buffer_arenas)]
     shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]
-    native = _recurrent(state) and build.library(_LSTM, wait=False) is not None
     architectures = state.engine.architectures
     models = [state.skeleton] if architectures is None else architectures.templates
     ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
-    ways += [native, images(state)]  # their kernels are compiled for later processes
+    ways += [available(state)]
     text = repr((parts, shapes, [_described(m) for m in models], ways, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"

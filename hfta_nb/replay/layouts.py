@@ -22,6 +22,7 @@ from torch import Tensor
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
+from hfta_nb.kernels.native import build
 from hfta_nb.kernels.strategy.autotune import clock_of
 from hfta_nb.kernels.strategy.sandbox import Tried, survives
 from hfta_nb.kernels.strategy.times import Times
@@ -53,6 +54,9 @@ _LAPS = 2, 3
 _LAP_S = 2e-3
 """Minimum duration of a lap, approximately."""
 
+
+_LIBRARIES = "conv", "images", "norm"
+"""The package's libraries that compute images, with channels last most of all."""
 
 Run = Callable[[], Sequence[Tensor]]
 
@@ -111,7 +115,7 @@ def choose(
     timed = times is None
     if times is not None and (layout := _layout(times)).chosen == GIVEN:
         return layout, inputs
-    if LAST in killed(known, _key(source)) or not survives(_turned_calls(source), source.device):
+    if LAST in killed(known, _step(source)) or not survives(_turned_calls(source), source.device):
         return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
     other = turned_all(inputs)
     with left_alone(state), trying_last(source):
@@ -148,7 +152,7 @@ def known_last(source: Source, inputs: Inputs, like: Layout | None) -> Layout | 
     times = _known(source, like)
     if times is None or (layout := _layout(times)).chosen == GIVEN:
         return None
-    if LAST in killed(kept(source.device), _key(source)) or not survives(_turned_calls(source), source.device):
+    if LAST in killed(kept(source.device), _step(source)) or not survives(_turned_calls(source), source.device):
         return None
     return layout
 
@@ -160,7 +164,7 @@ def _known(source: Source, like: Layout | None) -> Times | None:
 
 def trying_last(source: Source) -> AbstractContextManager[None]:
     """The context in which a step may run with channels last; see `trials`."""
-    return trying(kept(source.device), _key(source), LAST)
+    return trying(kept(source.device), _step(source), LAST)
 
 
 def _layout(times: Times) -> Layout:
@@ -243,6 +247,12 @@ def _keep(source: Source, seconds: Times) -> None:
 
 
 def _key(source: Source) -> str:
+    """The key of a step's times, which are others once the package's libraries have been compiled."""
+    own = build.available(_LIBRARIES) if source.device.type == "cpu" else ()
+    return " ".join([_step(source), *(["with", *own] if own else [])])
+
+
+def _step(source: Source) -> str:
     return f"layout of {source.digest()}"
 
 

@@ -145,6 +145,17 @@ def test_what_is_not_faster_stays_as_it_was_given(monkeypatch: pytest.MonkeyPatc
     assert layout(array) == ["images as given 1 ms; channels last 0.99 ms"]
 
 
+def test_times_without_the_compiled_libraries_do_not_count_with_them(
+    faster: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for own, measured in [((), 1), ((), 1), (("conv", "images"), 2), (("conv", "images"), 2), ((), 2)]:
+        monkeypatch.setattr(layouts.build, "available", lambda names, own=own: own)
+        array = fused(Net, CPU)
+        array.block_size = 1
+        trained(array, CPU)
+        assert len(faster) == measured
+
+
 def test_float64_has_the_bits_of_the_plain_module(faster: list[str], device: torch.device) -> None:
     array, plain = (fused(Net, device, torch.float64, strategy) for strategy in ("measured", "fixed"))
     within = 0.0 if device.type == "cpu" else 1e-8  # cuDNN adds in any order

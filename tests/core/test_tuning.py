@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
 from hfta_nb.array import FusedArray, schedule_tuner
+from hfta_nb.array.native_libraries import libraries_of
 from hfta_nb.array.schedule import ExecutionSchedule, schedules_of
 from hfta_nb.array.schedule_trial import Trial, fastest, keep, known
 from hfta_nb.kernels.native import build
@@ -78,7 +79,7 @@ def test_what_is_hopeless_is_run_once_and_the_fastest_is_chosen() -> None:
 def test_images_of_members_alone_are_replayed_where_that_is_faster_than_it_looks(
     dtype: torch.dtype, fastest_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hfta_nb.kernels.native.conv.usable", lambda: True)
+    monkeypatch.setattr(build, "available", tuple)
     array = hfta.fuse([nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).to(dtype) for _ in range(MEMBERS)])
     trial = Trial(array._calls, schedules_of(array._state), True)
     sizes = _run(trial, {6: 0.1, 4: 0.11, 1: 0.22}, {6: 0.08, 4: 0.05, 1: 0.03})
@@ -265,17 +266,35 @@ class _Reader(nn.Module):
         return made
 
 
+class _Viewer(nn.Module):
+    """Takes a series as an image of one channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(1, 2, 3), nn.Linear(2 * 3 * 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.last(self.conv(x[:, None]).flatten(1))
+        return made
+
+
 @pytest.mark.parametrize("comes", [True, False])
-def test_all_is_tried_once_a_kernel_has_come_or_will_not(comes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("build_one", "meanwhile"), [(_Reader, 3), (_Viewer, 1)])
+def test_all_is_tried_once_a_kernel_has_come_or_will_not(
+    build_one: Callable[[], nn.Module], meanwhile: int, comes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrived: list[bool | None] = [False]
     monkeypatch.setattr(build, "arrived", lambda name: arrived[0])
+    monkeypatch.setattr(build, "available", lambda names: ())
     monkeypatch.setattr(schedule_tuner, "_LOOK_S", 0.0)
+    monkeypatch.setattr(schedule_tuner, "libraries_of", lambda state: ("rows",))  # those of float32
+    monkeypatch.setattr(schedule_tuner, "slow_together", lambda state: False)  # as in float32
     torch.manual_seed(0)
-    members = [_Reader().double() for _ in range(3)]
+    members = [build_one().double() for _ in range(3)]
     tried, plain = (_step(hfta.fuse([copy.deepcopy(m) for m in members])) for _ in range(2))
     tried.tune_while_training()
     x, y = torch.randn(16, 5, 6, dtype=torch.float64), torch.arange(16) % 3
-    tried_before, waited = False, 0
+    tried_before, waited, sizes = False, 0, set[int]()
     for number in range(60):
         if number == 10:
             arrived[0] = True if comes else None  # it stays so where what has come can't be loaded
@@ -283,11 +302,40 @@ def test_all_is_tried_once_a_kernel_has_come_or_will_not(comes: bool, monkeypatc
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=f"step {number}")
         found: Any = tried.tuning
         tried_before |= number < 10 and found._trial is not None
-        waited += found is not None and not tried.trying
+        waited += found is not None and found._awaiting is not None
+        assert tried.trying == (found is not None)  # its time says nothing about later steps
+        sizes |= {tried.array.block_size} if number < 10 else set()
     assert not tried_before
     assert waited == 10
+    assert sizes == {meanwhile}
     assert tried.tuning is None
-    assert "block size" in tried.array.settings.tuned
+    assert all(f"{size} " in tried.array.settings.tuned for size in (3, 1))
+
+
+def test_a_short_run_waits_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "look_again", lambda names: True)
+    for planned, waits in [(10, False), (1000, True)]:
+        step = _step(_array())
+        step.array.settings.planned_steps = planned
+        step.tune_while_training()
+        step.train(*_batch())
+        assert step.trying == waits
+
+
+def test_the_libraries_that_a_model_may_use() -> None:
+    def names(*modules: nn.Module) -> tuple[str, ...]:
+        return libraries_of(hfta.fuse([nn.Sequential(*copy.deepcopy(modules)) for _ in range(2)])._state)
+
+    assert names(nn.Linear(2, 2)) == ("product", "rows")
+    assert names(nn.Linear(2, 2).double()) == ()
+    assert names(nn.ReLU()) == ()
+    assert names(nn.LSTM(2, 2)) == ("lstm", "product", "rows")
+    assert names(nn.TransformerEncoderLayer(4, 2)) == ("attention", "product", "rows")
+    assert names(nn.Conv2d(1, 1, 1)) == names(nn.BatchNorm1d(2), nn.Conv2d(1, 1, 1))
+    assert names(nn.GroupNorm(1, 2)) == ("images", "norm", "product", "rows")
+    array = hfta.fuse([nn.Linear(2, 2), nn.Linear(2, 2)])
+    array.strategy = "fixed"
+    assert libraries_of(array._state) == ()
 
 
 def test_when_a_beginning_is_paid() -> None:

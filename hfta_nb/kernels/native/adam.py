@@ -26,7 +26,7 @@ class _Adam(ctypes.Structure):
 def usable(tensors: Sequence[Sequence[Tensor]]) -> bool:
     """True if the library is available and supports these tensors: contiguous float32 on a CPU, single-threaded.
 
-    If the library is missing, it is compiled in the background for later processes.
+    If the library is missing, it is compiled in the background.
     """
     return (
         torch.get_num_threads() == 1

@@ -31,7 +31,7 @@ class _Attention(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
+    """True if the library is available. If it is missing, it is compiled in the background."""
     return library("attention", wait=False) is not None
 
 

@@ -16,14 +16,14 @@ _STALE_S = 300.0
 """A compiler that was started longer ago than this has ended."""
 
 
-def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = False) -> None:
+def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
     """Start the compilation of a library and return. Does nothing if it is already running or has failed before.
+
+    The compiler runs at normal priority: at a low one it would not finish while training keeps the only processor busy.
 
     Args:
         kept: the path of the library; the file appears there only when it is complete.
         commands: compilers with their arguments, without ``-o``; tried in order until a result is `alive`.
-        awaited: this process will use the library. Then the compiler runs at normal priority; at low priority it would
-            not finish while this process keeps the only processor busy.
 
     Raises:
         OSError: its folder cannot be written to.
@@ -47,8 +47,7 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]], awaited: bool = 
     tries = " || ".join(f"{{ {shlex.join(command)} -o {made} && {check}; }}" for command in commands)
     after = f"mv -f {made} {shlex.quote(str(kept))}"
     script = f"({{ {tries}; }} && {after} || : > {shlex.quote(str(failed))}; rm -rf {shlex.quote(str(room))}) &"
-    nice = None if awaited else shutil.which("nice")
-    command = [*([nice, "-n", "15"] if nice else []), shell, "-c", script]
+    command = [shell, "-c", script]
     nothing = subprocess.DEVNULL
     with contextlib.suppress(subprocess.SubprocessError):
         subprocess.run(

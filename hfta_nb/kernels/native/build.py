@@ -1,6 +1,7 @@
 """Compiles and loads the C files of this package. A failure is no error: the library is then missing.
 
-Nothing is compiled on import. Only the tuning of an array (`compiling`), which compares variants, waits for a compiler.
+Nothing is compiled on import. Arrays that try what is fastest ask for libraries, train on while they are compiled, and
+`look_again`; `FusedArray.tune` waits for them.
 Libraries are stored beside the times of kernels (`HFTA_NB_CACHE`) under a name that depends on source, compiler and
 processor, so that each machine compiles once and all processes may load the result. ``HFTA_NB_NATIVE=off`` disables
 compiling and loading. ``HFTA_NB_NATIVE_MARCH`` names the processor to compile for, and ``HFTA_NB_NATIVE_FLAGS`` is
@@ -19,7 +20,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,8 +38,8 @@ FLAGS = "HFTA_NB_NATIVE_FLAGS"
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
-_AWAITED = ("lstm",)
-"""Libraries that the requesting process uses as soon as they are compiled."""
+_TRIED = "tried"
+"""Marks what `compiling` has tried to compile."""
 
 _loaded: dict[tuple[str, ...], ctypes.CDLL | None] = {}
 _compiling = 0
@@ -58,19 +60,24 @@ def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
     """The library of ``<name>.c``; None if it is disabled, not compiled yet or cannot be compiled.
 
     Args:
-        wait: while `compiling`, wait for it. Otherwise a missing library is compiled in the background for later
-            processes. Within one process the answer does not change, so that results do not change either.
+        wait: while `compiling`, wait for it. Otherwise a missing library is compiled in the background. Within one
+            process the answer does not change, so that results do not change either, until `look_again`.
     """
     if _switched_off():
         return None
     given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH", MARCH, FLAGS))
     found = _loaded.get(given)
     now = wait and _compiling > 0
-    if found is None and (given not in _loaded or (now and (*given, "tried") not in _loaded)):
+    if found is None and (given not in _loaded or (now and (*given, _TRIED) not in _loaded)):
         found = _loaded[given] = _library(name, wait)
         if now:
-            _loaded[(*given, "tried")] = None
+            _loaded[(*given, _TRIED)] = None
     return found
+
+
+def available(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these libraries that this process has; the others are compiled in the background."""
+    return tuple(name for name in names if library(name, wait=False) is not None)
 
 
 def make_all() -> list[str]:
@@ -79,8 +86,9 @@ def make_all() -> list[str]:
     Returns:
         The names of the available libraries.
     """
-    with compiling():
-        return [source.stem for source in sorted(Path(__file__).parent.glob("*.c")) if library(source.stem) is not None]
+    names = sorted(source.stem for source in Path(__file__).parent.glob("*.c"))
+    with compiling(), ThreadPoolExecutor(os.cpu_count()) as threads:
+        return [name for name, found in zip(names, threads.map(library, names), strict=True) if found is not None]
 
 
 def waiting() -> bool:
@@ -99,10 +107,17 @@ def arrived(name: str) -> bool | None:
     return False if kept.with_suffix(".making").exists() else None
 
 
-def ask_again(name: str) -> None:
-    """Let the next call of `library` search again."""
-    for given in [given for given, found in _loaded.items() if given[0] == name and found is None]:
-        del _loaded[given]
+def look_again(names: Sequence[str]) -> bool:
+    """Load what has been compiled since, and compile what is missing, in the background.
+
+    Returns:
+        True while some of these libraries are being compiled.
+    """
+    missing = [given for given, found in _loaded.items() if found is None and given[0] in names]
+    for given in missing:
+        if given[-1] != _TRIED:
+            del _loaded[given]
+    return len(available(names)) < len(names) and any(arrived(name) is False for name in names)
 
 
 def _switched_off() -> bool:
@@ -129,7 +144,7 @@ def _library(name: str, wait: bool) -> ctypes.CDLL | None:
             return ctypes.CDLL(str(kept))
         if not wait and kept is not None:
             commands = [_command(compiler, machine, source) for machine in _machines()]
-            background.compile_into(kept, commands, awaited=name in _AWAITED)
+            background.compile_into(kept, commands)
         if not (wait and _compiling):
             return None
         if kept is not None:

@@ -25,7 +25,7 @@ class _Conv(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
+    """True if the library is available. If it is missing, it is compiled in the background."""
     return library("conv", wait=False) is not None
 
 

@@ -30,7 +30,7 @@ class _Images(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
+    """True if the library is available. If it is missing, it is compiled in the background."""
     return library("images", wait=False) is not None
 
 

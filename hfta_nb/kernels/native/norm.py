@@ -28,7 +28,7 @@ class _Norm(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
+    """True if the library is available. If it is missing, it is compiled in the background."""
     return library("norm", wait=False) is not None
 
 

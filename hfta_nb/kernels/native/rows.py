@@ -24,7 +24,7 @@ class _Rows(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background for later processes."""
+    """True if the library is available. If it is missing, it is compiled in the background."""
     return library("rows", wait=False) is not None
 
 
