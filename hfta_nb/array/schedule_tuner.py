@@ -26,8 +26,6 @@ from hfta_nb.replay.trace import NotRecordableError
 
 T = TypeVar("T")
 
-_LOOK_S = 0.05
-"""Seconds between checks for kernels that are being compiled in the background."""
 _WORTH_STEPS = 40
 """The fewest steps for which trying schedules pays."""
 
@@ -143,7 +141,7 @@ class Tuning:
         now_s = time.monotonic()
         if self._few:
             return False
-        if self._awaiting is not None and now_s - self._looked_s < _LOOK_S:
+        if self._awaiting is not None and now_s - self._looked_s < build.LOOK_S:
             return True
         self._looked_s = now_s
         awaited = build.look_again(libraries_of(self.state))
@@ -179,7 +177,7 @@ def tune(
     restore = state.snapshot()
     ways = schedules_of(state)
     while build.look_again(libraries_of(state)):  # waiting for a compiler pays here
-        time.sleep(_LOOK_S)
+        time.sleep(build.LOOK_S)
     with _gradients_kept(state) as forget, build.compiling():
         trial = Trial(calls, ways, state.capture and not inputs.grad_leaves(), budget_s)
         try:

@@ -286,7 +286,7 @@ def test_all_is_tried_once_a_kernel_has_come_or_will_not(
     arrived: list[bool | None] = [False]
     monkeypatch.setattr(build, "arrived", lambda name: arrived[0])
     monkeypatch.setattr(build, "available", lambda names: ())
-    monkeypatch.setattr(schedule_tuner, "_LOOK_S", 0.0)
+    monkeypatch.setattr(build, "LOOK_S", 0.0)
     monkeypatch.setattr(schedule_tuner, "libraries_of", lambda state: ("rows",))  # those of float32
     monkeypatch.setattr(schedule_tuner, "slow_together", lambda state: False)  # as in float32
     torch.manual_seed(0)

@@ -20,8 +20,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ FLAGS = "HFTA_NB_NATIVE_FLAGS"
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
+LOOK_S = 0.05
+"""Seconds between checks for what is being compiled in the background."""
 _TRIED = "tried"
 """Marks what `compiling` has tried to compile."""
 
@@ -87,8 +89,10 @@ def make_all() -> list[str]:
         The names of the available libraries.
     """
     names = sorted(source.stem for source in Path(__file__).parent.glob("*.c"))
-    with compiling(), ThreadPoolExecutor(os.cpu_count()) as threads:
-        return [name for name, found in zip(names, threads.map(library, names), strict=True) if found is not None]
+    while look_again(names):  # side by side, where there is a folder for them
+        time.sleep(LOOK_S)
+    with compiling():
+        return [name for name in names if library(name) is not None]
 
 
 def waiting() -> bool:
