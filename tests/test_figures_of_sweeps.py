@@ -73,7 +73,7 @@ def test_an_array_that_is_slower_is_shown_as_it_is() -> None:
 def test_without_a_measurement_the_figure_says_so() -> None:
     for history in (History(), folded(whole_run({"lr": [1e-3, 1e-2]}))):
         figure = figures.speedup(history)
-        assert texts(figure) == ["no array's speed was measured yet"]
+        assert texts(figure) == ["no array's speed was measured yet; a short first run on a machine has no time for it"]
         assert figures.png(figure).startswith(b"\x89PNG")
 
 

@@ -50,7 +50,7 @@ def speedup(history: History) -> Figure:
         figure.suptitle(plain(_title(history, paces[-1]), 120), x=0.01, ha="left", fontsize=10, color=INK)
     else:
         axes.set(xticks=[], yticks=[])
-        say(axes, "no array's speed was measured yet")
+        say(axes, "no array's speed was measured yet; a short first run on a machine has no time for it")
     return figure
 
 
