@@ -78,7 +78,7 @@ def speedup(study: Study) -> pandas.DataFrame:
     speeds = study.history.speeds
     if not speeds:
         what = "nothing was fused" if study.serial else "no array's speed was measured"
-        remedy = "run the study; if it was a short first run on this machine, which compiles kernels, run it again"
+        remedy = "run the study first; a short first run on a machine, which compiles kernels, has no time for it"
         raise StudyError(what, where=study.name, remedy=remedy)
     columns = ("members", "serial_step_s", "step_s", "speedup", "strategy")
     rows = [{"array": str(i), **{name: getattr(s, name) for name in columns}} for i, s in sorted(speeds.items())]
