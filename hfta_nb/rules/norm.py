@@ -30,7 +30,9 @@ def _batch_norm(context: Context, function: Callable[..., Any], args: Any, kwarg
         out = function(together, *flat, **{k: v for k, v in given.items() if k in _NAMES[5:]})
         for statistics, changed in zip(rest[:2], flat[:2], strict=True):
             if statistics is not None and changed is not None and changed.data_ptr() != statistics.data_ptr():
-                statistics.copy_(changed.view_as(statistics))
+                # `.data`: torch's kernel writes them without autograd noticing, so that an earlier call can still be
+                # differentiated.
+                statistics.data.copy_(changed.view_as(statistics))
         apart = out.view(samples, members, *x.shape[2:]).transpose(0, 1)
         return context.wrapped(stored_as(apart, memory_order(x)))
 
