@@ -43,7 +43,7 @@ class Randomness:
             self._put(outer)
 
     def _states(self) -> list[Any]:
-        return [*(g.get_state() for g in self.own), np.random.get_state(), random.getstate()]
+        return [*(g.get_state() for g in self.own), np.random.get_state(legacy=False), random.getstate()]
 
     def _put(self, states: Sequence[Any]) -> None:
         for generator, state in zip(self.own, states, strict=False):
@@ -62,5 +62,11 @@ class Randomness:
 
 def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
     tensors = zip(a[:-2], b[:-2], strict=True)
-    numpy = all(np.array_equal(x, y) for x, y in zip(a[-2], b[-2], strict=True))
-    return all(torch.equal(x, y) for x, y in tensors) and numpy and bool(a[-1] == b[-1])
+    return all(torch.equal(x, y) for x, y in tensors) and _equal(a[-2], b[-2]) and bool(a[-1] == b[-1])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Compare two states of NumPy's stream."""
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
+    return bool(np.array_equal(a, b))

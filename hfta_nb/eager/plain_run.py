@@ -141,9 +141,10 @@ class PlainRun:
         """
         generators = self.state.generators
         leaves = copied_leaves(self._leaves) if leaves is None else leaves
-        now, process_now = list(generators.states), process_streams.stream_states()
+        now, process_now = list(generators.states), self.process_streams
         generators.keep(self.member, self._streams)
-        if not process_streams.same_states(process_now, self.process_streams):
+        if not process_streams.unchanged(process_now):
+            process_now = process_streams.stream_states()
             process_streams.set_stream_states(self.process_streams)
         try:
             with generators.member(self.member):
@@ -151,7 +152,8 @@ class PlainRun:
             streams = generators.states[self.member]
         finally:
             generators.states = now
-            process_streams.set_stream_states(process_now)
+            if not process_streams.unchanged(process_now):
+                process_streams.set_stream_states(process_now)
         return found | stream_outcome(streams), graph
 
     def _state_of(self, plain: nn.Module) -> MemberOutcome:

@@ -90,7 +90,7 @@ def apart(events: Iterator[T], repeats: bool = False) -> Generator[T, None, Any]
 
 
 def _streams() -> tuple[Any, ...]:
-    return torch.random.get_rng_state(), np.random.get_state(), random.getstate()
+    return torch.random.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
 
 
 def _put(streams: tuple[Any, ...]) -> None:

@@ -124,6 +124,20 @@ def test_a_dataset_that_draws_or_is_too_large_is_not_kept(monkeypatch: pytest.Mo
     assert isinstance(data.resolve(TensorDataset(*numbers())), data.Stream)
 
 
+class NumpysNoise(Noisy):
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return self.x[i] + float(np.random.rand()), int(self.y[i])
+
+
+def test_a_dataset_that_draws_from_another_generator_of_numpys_is_not_kept() -> None:
+    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    try:
+        np.random.set_bit_generator(np.random.PCG64(1))  # type: ignore[attr-defined]
+        assert isinstance(data.resolve(NumpysNoise()), data.Stream)
+    finally:
+        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+
+
 def test_leaving_members_do_not_disturb_a_stream() -> None:
     calls = []
 
