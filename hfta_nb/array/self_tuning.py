@@ -190,13 +190,22 @@ class _Form:
         """
         if self.done:
             return self._chosen(run)
+        first = self._tuning is None
         trial = self._turn(function, given, told)
         if trial is None:
-            return run()
+            return self._untimed(run) if first and self._tuning is not None else run()
         begin = trial.clock()
         result = run()
         self._took(trial, trial.clock() - begin)
         return result
+
+    def _untimed(self, run: Callable[[], T]) -> T:
+        """Make the first call, which is compared with a plain module: the trial begins with the next one."""
+        self.cache.waiting = True
+        try:
+            return run()
+        finally:
+            self.cache.waiting = False
 
     def _chosen(self, run: Callable[[], T]) -> T:
         """Make a call with the chosen schedule; keep another block size if members can't run together any more."""
@@ -223,7 +232,8 @@ class _Form:
             self._kind = kind
             what = f"by itself {self.name} {_name(function)} {told}"
             self._tuning = Tuning(self.calls, what, self.cache)
-        elif kind != self._kind:
+            return None
+        if kind != self._kind:
             self._others += 1
             if self._others >= _PATIENCE:
                 self._give_up()

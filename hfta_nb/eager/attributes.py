@@ -133,20 +133,25 @@ def no_new_parameters(root: nn.Module) -> Iterator[None]:
     Raises:
         FusionError: there are some.
     """
-    before = [(m._parameters, dict(m._parameters), m._modules, dict(m._modules)) for m in root.modules()]
-    names = {name for name, _ in root.named_parameters(remove_duplicate=False)}
+    before = [
+        (path, m._parameters, dict(m._parameters), m._modules, dict(m._modules))
+        for path, m in root.named_modules(remove_duplicate=False)
+    ]
     found = ""
     try:
         yield
-        now = dict(root.named_parameters(remove_duplicate=False))
-        known = {id(p) for name, p in now.items() if name in names}
-        found = next((name for name, p in now.items() if name not in names and id(p) not in known), "")
+        if not all(_same_objects(p, own) and _same_objects(m, inner) for _, p, own, m, inner in before):
+            had = ((path, name) for path, _, own, *_ in before for name, p in own.items() if p is not None)
+            names = {f"{path}.{name}" if path else name for path, name in had}
+            now = dict(root.named_parameters(remove_duplicate=False))
+            known = {id(p) for name, p in now.items() if name in names}
+            found = next((name for name, p in now.items() if name not in names and id(p) not in known), "")
     except BaseException:
         found = "an error"
         raise
     finally:
         if found:
-            for parameters, own, children, inner in before:
+            for _, parameters, own, children, inner in before:
                 for held, old in ((parameters, own), (children, inner)):
                     for name in [n for n in held if n not in old]:
                         del held[name]
@@ -156,6 +161,10 @@ def no_new_parameters(root: nn.Module) -> Iterator[None]:
             where=found,
             remedy="create it in the constructor, or use torch's lazy modules (nn.LazyLinear), and call the model once",
         )
+
+
+def _same_objects(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    return len(now) == len(before) and all(now.get(name, MISSING) is value for name, value in before.items())
 
 
 @contextmanager

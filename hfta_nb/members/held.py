@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,6 +15,9 @@ _MOST = 50_000
 """A search ends after this many values."""
 
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
+_EMPTY = frozenset({dict, OrderedDict, list, set})
+"""Types of which a module has 15 empty values, which are passed over."""
+_ATOMS = frozenset({int, float, str, bool, type(None)})
 _SPECIAL = ("__deepcopy__", "__reduce__", "__reduce_ex__")
 _LEAVES = (
     *(int, float, complex, str, bytes, type(None), type, range, slice, types.ModuleType, types.BuiltinFunctionType),
@@ -23,11 +26,15 @@ _LEAVES = (
 
 
 def walk(roots: Iterable[Any]) -> Iterator[Any]:
-    """The values within some values at any depth, these included, each object once; modules are not entered."""
+    """The values within some values at any depth, these included, each object once; modules are not entered.
+
+    Numbers, strings and empty containers are left out.
+    """
     waiting, seen = list(roots), set[int]()
     while waiting and len(seen) < _MOST:
         value = waiting.pop()
-        if isinstance(value, (int, float, str, types.NoneType)) or id(value) in seen:
+        kind = type(value)
+        if kind in _ATOMS or (kind in _EMPTY and not value) or id(value) in seen:
             continue
         seen.add(id(value))
         yield value

@@ -21,7 +21,7 @@ from tests.contract.serial import loss_of, make, target_for
 
 pytestmark = pytest.mark.usefixtures("self_tuning")
 CPU = torch.device("cpu")
-CALLS = 34
+CALLS = 35
 ROWS = ("batch norm", "lstm", "convolution, batch norm, 2d dropout", "control flow on values")
 
 
@@ -224,10 +224,15 @@ def test_an_error_within_what_is_tried(costs: dict[int, float]) -> None:
     assert {form.way and form.way.block_size for form in array._tuning._forms.values()} == {1}
 
 
-def test_a_forward_without_a_backward_and_two_with_one() -> None:
+@pytest.mark.parametrize("before", range(3), ids=lambda n: f"{n} calls before")
+def test_a_forward_without_a_backward_and_two_with_one(before: int) -> None:
     array, other = pair(mlp, CPU)
     other.self_tuning = False
     x = torch.randn(6, 5, dtype=torch.float64)
+    for one in (array, other):
+        for _ in range(before):
+            forget(one)
+            loss_of_all(one(x)).backward()
     for call in range(CALLS):
         outs = []
         for one in (array, other):
