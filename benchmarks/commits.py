@@ -6,9 +6,11 @@ over pairs of processes of the median over rounds of the earlier's time over the
 process may be faster than another of the same code by where its memory lies. Block sizes are the ones that the earlier
 commit's `tune` finds, in both. One thread, float32, Adam, processor time.
 
-Kernels are compiled in the background, so the first pair of processes runs each step untimed.
+The first pair of processes runs each step untimed, as it measures kernels. What it finds is kept, and two kernels that
+are nearly as fast may come out either way: `--loss mean_square` tells such rows from those that cross entropy decides.
 
     python benchmarks/commits.py BEFORE AFTER [--members 1 8 32] [--models ...] [--pairs 5] [--rounds 7] [--lap 0.1]
+        [--forms backward "array(x)"] [--loss cross_entropy]
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from typing import IO, Any
 if __package__ in (None, "") and "--child" not in sys.argv:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-Job = tuple[str, int, str]
-"""Model, members, form."""
+Job = tuple[str, int, str, str]
+"""Model, members, form, loss."""
 
 FORMS = ("backward", "array(x)")
 _WARM = 12
@@ -38,7 +40,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 # The child, which imports the package of its own checkout.
 
 
-def _stepper(name: str, members: int, form: str, block: int | None) -> tuple[Callable[[], None], int]:
+def _stepper(name: str, members: int, form: str, loss: str, block: int | None) -> tuple[Callable[[], None], int]:
     """A warm training step, and the block size it has."""
     import torch
     import torch.nn.functional as F
@@ -46,13 +48,17 @@ def _stepper(name: str, members: int, form: str, block: int | None) -> tuple[Cal
     import hfta_nb as hfta
     from benchmarks.capture import MODELS
 
+    def mean_square(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return out.square().mean()
+
     build, shape = MODELS[name]
+    loss_fn = {"cross_entropy": F.cross_entropy, "mean_square": mean_square}[loss]
     torch.manual_seed(0)
     x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
     array = hfta.fuse([build() for _ in range(members)])
     array.self_tuning = False
     if block is None:
-        array.tune(F.cross_entropy, x, y, budget_s=0.5)
+        array.tune(loss_fn, x, y, budget_s=0.5)
     else:
         array.block_size = block
     optimizer = hfta.optim.Adam(array, lr=1e-3, fused=True)
@@ -60,10 +66,10 @@ def _stepper(name: str, members: int, form: str, block: int | None) -> tuple[Cal
     def step() -> None:
         optimizer.zero_grad()
         if form == "backward":
-            array.backward(F.cross_entropy, x, y)
+            array.backward(loss_fn, x, y)
         else:
-            loss = F.cross_entropy(array(x).flatten(0, 1), y.repeat(members)) * members
-            loss.backward()  # type: ignore[no-untyped-call]
+            total = loss_fn(array(x).flatten(0, 1), y.repeat(members)) * members
+            total.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
     for _ in range(_WARM):
@@ -155,7 +161,8 @@ def compare(before: Process, after: Process, job: Job, rounds: int, lap_s: float
 def row(job: Job, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What several pairs of processes came to."""
     return {
-        "model": job[0], "members": job[1], "form": job[2], "block_sizes": [one["block_size"] for one in found],
+        "model": job[0], "members": job[1], "form": job[2], "loss": job[3],
+        "block_sizes": [one["block_size"] for one in found],
         **{f"{name}_ms": round(1e3 * statistics.median(f[name] for f in found), 4) for name in ("before", "after")},
         "ratio": round(statistics.median(f["ratio"] for f in found), 3),
         "of_pairs": [round(f["ratio"], 3) for f in found],
@@ -169,9 +176,11 @@ def main() -> None:
     parser = options(__doc__, models=models, members=[1, 8, 32], rounds=7, lap=0.1)
     parser.add_argument("before")
     parser.add_argument("after")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="how steps are made")
+    parser.add_argument("--loss", choices=("cross_entropy", "mean_square"), default="cross_entropy")
     parser.add_argument("--pairs", type=int, default=5, help="pairs of processes")
     given = parser.parse_args()
-    jobs: list[Job] = [(m, n, f) for m in given.models for n in given.members for f in FORMS]
+    jobs: list[Job] = [(m, n, f, given.loss) for m in given.models for n in given.members for f in given.forms]
     found: dict[Job, list[dict[str, Any]]] = {job: [] for job in jobs}
     with tempfile.TemporaryDirectory() as folder:
         checkouts = [Checkout(name, Path(folder)) for name in (given.before, given.after)]
@@ -189,7 +198,8 @@ def main() -> None:
     rows = [row(job, found[job]) for job in jobs]
     for each in rows:
         print(each)
-    print(write("commits", {"before": checkouts[0].hash, "after": checkouts[1].hash, "rows": rows}))
+    name = "commits" if given.loss == "cross_entropy" else f"commits_{given.loss}"
+    print(write(name, {"before": checkouts[0].hash, "after": checkouts[1].hash, "rows": rows}))
 
 
 if __name__ == "__main__":

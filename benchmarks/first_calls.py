@@ -1,12 +1,13 @@
 """First calls of arrays, and their speed after eleven, in steps of serial training.
 
-On one thread, by processor time. `first` is the first call of each of several arrays, `worst` the longest of the calls
-2 to 11, both in serial steps. From the twelfth call on, each is followed by a serial step of plain modules: `speed` is
-the median of those divided by that of the calls, with quartiles of the pairs. `speed_of_stacked` is the speed of plain
-modules whose outputs are put into one tensor, as `array(x)` returns it, and `speed_of_forwards_first` of plain modules
-whose forwards all precede the first loss, as the split form asks: members that are computed one by one can't be faster.
+On one thread, by processor time. `first` is the first call of each of several arrays in serial steps (the median of
+three before it and three after it), `first_median` their median, `worst` the longest of the calls 2 to 11. From the
+twelfth call on, each is followed by a serial step of plain modules: `speed` is the median of those divided by that of
+the calls, with quartiles of the pairs. `speed_of_stacked` is the speed of plain modules whose outputs are put into one
+tensor, as `array(x)` returns it, and `speed_of_forwards_first` of plain modules whose forwards all precede the first
+loss, as the split form asks: members that are computed one by one can't be faster.
 
-    python benchmarks/first_calls.py [--json] [--cases NAME ...] [--arrays 3] [--rounds 15] [--quick]
+    python benchmarks/first_calls.py [--json] [--cases NAME ...] [--arrays 9] [--rounds 15] [--quick]
 
 Kernels that are compiled in the background are used by the next process, so run it twice.
 """
@@ -98,13 +99,17 @@ def row(case: str, form: str, dtype: torch.dtype, arrays: int, rounds: int) -> d
     torch.manual_seed(0)
     modules = [build().to(dtype) for _ in range(members)]
     alone, x = copy.deepcopy(modules), torch.randn(shape, dtype=dtype)
-    step = statistics.median(seconds(serial, alone, x) for _ in range(7))
-    first, worst = [], []
+    seconds(serial, alone, x)
+    first, worst, steps = [], [], []
     for _ in range(arrays):
         array = hfta.fuse(copy.deepcopy(modules))
-        times = [seconds(FORMS[form], array, x) for _ in range(_WARM)]
-        first.append(round(times[0] / step, 2))
-        worst.append(round(max(times[1:]) / step, 2))
+        around = [seconds(serial, alone, x) for _ in range(3)]
+        times = [seconds(FORMS[form], array, x)]
+        around += [seconds(serial, alone, x) for _ in range(3)]
+        times += [seconds(FORMS[form], array, x) for _ in range(_WARM - 1)]
+        steps.append(statistics.median(around))
+        first.append(times[0] / steps[-1])
+        worst.append(max(times[1:]) / steps[-1])
     others = serial, stacked, forwards_first
     laps = [(seconds(FORMS[form], array, x), *(seconds(other, alone, x) for other in others)) for _ in range(rounds)]
     ours, plain, stack, first_all = (statistics.median(times) for times in zip(*laps, strict=True))
@@ -115,9 +120,10 @@ def row(case: str, form: str, dtype: torch.dtype, arrays: int, rounds: int) -> d
         "members": members,
         "form": form,
         "dtype": str(dtype).removeprefix("torch."),
-        "serial_ms": round(step * 1e3, 2),
-        "first": first,
-        "worst": worst,
+        "serial_ms": round(statistics.median(steps) * 1e3, 2),
+        "first": [round(each, 2) for each in sorted(first)],
+        "first_median": round(statistics.median(first), 2),
+        "worst": [round(each, 2) for each in sorted(worst)],
         "speed": round(plain / ours, 3),
         "speed_quartiles": [round(low, 3), round(high, 3)],
         "speed_of_stacked": round(plain / stack, 3) if splits else None,
@@ -128,7 +134,7 @@ def row(case: str, form: str, dtype: torch.dtype, arrays: int, rounds: int) -> d
 def main() -> int:
     parser = options(__doc__, rounds=15, json=False, quick=False)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="what is trained")
-    parser.add_argument("--arrays", type=int, default=3, help="arrays whose first calls are timed")
+    parser.add_argument("--arrays", type=int, default=9, help="arrays whose first calls are timed")
     given = parser.parse_args()
     torch.set_num_threads(1)
     cases, arrays, rounds = (["layer norm"], 1, 2) if given.quick else (given.cases, given.arrays, given.rounds)
