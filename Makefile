@@ -18,7 +18,7 @@ export HFTA_NB_NATIVE_MARCH := x86-64-v3
 endif
 CODE := $(wildcard hfta_nb tests benchmarks notebooks docs .ci)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
-NBVAL := --nbval --nbval-cell-timeout=300 -p tests.pictures $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
+NBVAL := --nbval --nbval-cell-timeout=500 -p tests.pictures $(addprefix --nbval-sanitize-with=,$(wildcard notebooks/sanitize.cfg))
 WORKERS ?= 2
 PYTEST_ARGS ?=
 # OMP_NUM_THREADS: with torch's default pool a busy machine of two cores stalls (the threads spin at a barrier); tests

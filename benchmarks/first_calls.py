@@ -7,7 +7,7 @@ the calls, with quartiles of the pairs. `speed_of_stacked` is the speed of plain
 tensor, as `array(x)` returns it, and `speed_of_forwards_first` of plain modules whose forwards all precede the first
 loss, as the split form asks: members that are computed one by one can't be faster.
 
-    python benchmarks/first_calls.py [--json] [--cases NAME ...] [--arrays 9] [--rounds 15] [--quick]
+    python benchmarks/first_calls.py [--json] [--cases NAME ...] [--arrays 5] [--rounds 15] [--quick]
 
 Kernels that are compiled in the background are used by the next process, so run it twice.
 """
@@ -134,7 +134,7 @@ def row(case: str, form: str, dtype: torch.dtype, arrays: int, rounds: int) -> d
 def main() -> int:
     parser = options(__doc__, rounds=15, json=False, quick=False)
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="what is trained")
-    parser.add_argument("--arrays", type=int, default=9, help="arrays whose first calls are timed")
+    parser.add_argument("--arrays", type=int, default=5, help="arrays whose first calls are timed")
     given = parser.parse_args()
     torch.set_num_threads(1)
     cases, arrays, rounds = (["layer norm"], 1, 2) if given.quick else (given.cases, given.arrays, given.rounds)
@@ -146,7 +146,8 @@ def main() -> int:
                 if not given.json:
                     print({k: v for k, v in rows[-1].items() if v is not None}, flush=True)
     content = {"what": "first calls in serial steps, and the speed after eleven; one thread", "rows": rows}
-    path = None if given.quick else write("first_calls_cpu", content)
+    name = "first_calls_cpu" if cases == list(CASES) else "first_calls_some_cpu"
+    path = None if given.quick else write(name, content)
     print(json.dumps(content, indent=2) if given.json else path or "")
     return 0
 
