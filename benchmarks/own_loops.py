@@ -202,7 +202,9 @@ def main() -> int:
     timed = "processor time, one thread" if given.device == "cpu" else "by the clock"
     what = f"loops of one's own without tune, beside tuned ones and serial training; {timed}"
     content = {"what": what, "rows": rows}
-    path = None if given.quick else write(f"own_loops_{given.device}", content)
+    whole_table = given.models == list(MODELS) and given.forms == list(FORMS) and given.members == [8, 32]
+    part = "" if whole_table else "_some"  # a part does not replace the whole table
+    path = None if given.quick else write(f"own_loops{part}_{given.device}", content)
     if given.json:
         print(json.dumps(content, indent=2))
     elif path is not None:
