@@ -296,7 +296,7 @@ class Plot {
     const [start, size] = axis === "x" ? [left, this.plotWidth] : [top + this.plotHeight, -this.plotHeight];
     const per = size / (high - low);
     return {
-      low, high, log: spec.log, format: spec.format, per,
+      low, high, log: spec.log, format: spec.format, per, whole: spec.extent,
       px: spec.log ? (v) => start + (Math.log10(v) - low) * per : (v) => start + (v - low) * per,
       at: (t) => start + (t - low) * per, // of a logarithm already taken
       inverse: (px) => low + (px - start) / per,
@@ -431,6 +431,8 @@ class Plot {
     const now = performance.now();
     if (now - wheelElsewhereMs < 350) { wheelElsewhereMs = now; return; }
     if (!this.x) return;
+    const zoomed = this.zoomOf("x").x || this.zoomOf("y").y;
+    if (e.deltaY > 0 && !zoomed) { wheelElsewhereMs = now; return; } // all is in sight: the page scrolls
     e.preventDefault();
     const at = this.local(e);
     const factor = Math.exp(Math.max(-60, Math.min(60, e.deltaY * (e.deltaMode ? 16 : 1))) * 0.005);
@@ -441,10 +443,12 @@ class Plot {
     this.view.redraw();
   }
 
+  /** Zoom about a pixel; zooming out ends where all of the data is in sight. */
   zoomBy(axis, pixel, factor) {
-    const { inverse, low, high } = this[axis];
+    const { inverse, low, high, whole } = this[axis];
     const still = inverse(pixel);
     const range = [still + (low - still) * factor, still + (high - still) * factor];
+    if (factor > 1 && range[0] <= whole[0] && range[1] >= whole[1]) return this.setZoom(axis, null);
     const size = range[1] - range[0];
     if (size > 1e-9 * Math.max(1e-3, Math.abs(still)) && size < 1e12) this.setZoom(axis, range);
   }

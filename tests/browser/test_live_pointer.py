@@ -128,6 +128,23 @@ def test_wheel_zooms_drag_pans_and_double_click_resets(opened: Open) -> None:
     assert reset.is_hidden()
 
 
+def test_zooming_out_ends_at_all_of_the_data_and_then_scrolls_the_page(opened: Open) -> None:
+    front = opened(whole_run(FEW))
+    whole, reset = picture(front), front.page.get_by_role("button", name="reset zoom")
+    zoom_in(front)
+    for _ in range(12):
+        front.page.mouse.wheel(0, 300)
+    reset.wait_for(state="hidden")
+    front.page.mouse.move(2, 2)
+    settle(front)
+    assert picture(front) == whole
+    front.page.evaluate("document.body.style.minHeight = '4000px'")
+    front.page.mouse.move(*place(front, 0.5, 0.5))
+    front.page.mouse.wheel(0, 300)
+    front.page.wait_for_function("window.scrollY > 0")
+    assert reset.is_hidden()
+
+
 def test_both_plots_share_the_time_axis(opened: Open) -> None:
     front = opened(whole_run(FEW), traits={"x_axis": "time"})
     before = picture(front, "device")
