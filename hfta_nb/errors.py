@@ -38,7 +38,8 @@ class HftaError(Exception):
     Args:
         what: one sentence saying what went wrong.
         where: the axis, member, parameter path, file or field concerned.
-        got: the offending value; shown by ``repr``, shortened to 200 characters.
+        got: the offending value; shown by ``repr`` on one line, shortened to 200 characters, or by type and shape if
+            it has several axes.
         accepted: what would have been accepted.
         remedy: what to do now.
     """
@@ -54,7 +55,7 @@ class HftaError(Exception):
     ) -> None:
         self.what = what
         self.where = where
-        self.got = "" if got is _MISSING else _shorten(repr(got))
+        self.got = "" if got is _MISSING else _shown(got)
         self.accepted = accepted
         self.remedy = remedy
         super().__init__(self.message)
@@ -94,7 +95,14 @@ def _rebuild(cls: type[HftaError], state: dict[str, object], args: tuple[object,
     return error
 
 
-def _shorten(text: str, limit: int = 200) -> str:
+def _shown(got: object, limit: int = 200) -> str:
+    """A value on one line; matrices and tables by type and shape."""
+    shape = getattr(got, "shape", None)
+    if isinstance(shape, tuple) and len(shape) > 1:
+        return f"{type(got).__name__} {list(shape)}"
+    text = repr(got)
+    if "\n" in text:
+        text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

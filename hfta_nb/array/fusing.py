@@ -48,8 +48,10 @@ def fuse(
         >>> array(torch.zeros(5, 4)).shape
         torch.Size([3, 5, 2])
     """
-    if not isinstance(modules, Iterable):
-        accepted = "a list of modules, one per member"
+    # The layers of a single `Sequential` are no members.
+    single = isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList | FusedArray)
+    if single or not isinstance(modules, Iterable):
+        accepted = "a list of modules, one per member, such as [build() for _ in range(4)]"
         raise FusionError("not a list of modules", where="fuse", got=type(modules).__name__, accepted=accepted)
     members = list(modules)
     for i, module in enumerate(members):

@@ -104,7 +104,8 @@ class OwnLosses:
         self._told = False  # a gradient of losses was looked at
 
     def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
-        losses = self._of(function).computed(outputs, target_of(function, y))
+        target = target_of(function, y)
+        losses = self._of(function).computed(outputs, target)
         if not self._told and losses.requires_grad:
             losses.register_hook(self._warn_of_mean)  # type: ignore[no-untyped-call]
         return losses

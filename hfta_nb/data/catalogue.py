@@ -86,9 +86,9 @@ def resolve(data: Any) -> Data | Stream:
     """Make data from what `Study` accepts.
 
     Args:
-        data: a name; `Data` or a `Stream`; tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``; a `Dataset`;
-            or ``(training, validation)``, each a `Dataset`, a `DataLoader` or a function that yields batches (the
-            second may also be tensors ``(x, y)``).
+        data: a name; `Data` or a `Stream`; tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``; a `Dataset`
+            or a list of samples ``[(x, y), ...]``; or ``(training, validation)``, each a `Dataset`, a `DataLoader` or a
+            function that yields batches (the second may also be tensors ``(x, y)``).
 
     Raises:
         DataError: it is none of these, or can't be used.
@@ -105,7 +105,7 @@ def resolve(data: Any) -> Data | Stream:
         return stream(training, validation, "own data", None, {})
     if isinstance(data, tuple) and len(data) in (2, 4):
         return from_tensors(*data)
-    accepted = f"{', '.join(BUILT_IN)}, Data, tensors (x, y), a Dataset, or (training, validation)"
+    accepted = f"{', '.join(BUILT_IN)}, Data, tensors (x, y), a Dataset, a list of samples, or (training, validation)"
     remedy = "give the function that makes the iterator, with validation" if hasattr(data, "__next__") else ""
     if isinstance(data, Mapping):
         remedy = "axes come before the data: Study(family, grid, data)"

@@ -39,7 +39,7 @@ def from_dataset(
             ``(x1, x2, ..., y)`` for several positional inputs of the model, or a dict of inputs by name with the target
             under "labels", "label" or "target". Pillow images become bytes ``[C, H, W]``.
         validation: likewise; by default a part of the training samples is held out, the same ones each time.
-        name: shown to people; the dataset's class by default.
+        name: shown to people; the dataset's class by default, or "own data" for a list of samples.
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
         held_out: the share held out, between 0 and 1.
         in_memory: True to keep it in memory whatever its size, False to stream it. By default it is kept in memory if
@@ -71,7 +71,7 @@ def from_dataset(
 def _title(dataset: Any) -> str:
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
-    return type(dataset).__name__
+    return "own data" if isinstance(dataset, list) else type(dataset).__name__
 
 
 def _with_facts(data: Data, dataset: Any, given: dict[str, int]) -> Data:

@@ -189,8 +189,12 @@ def is_streamed(data: Any) -> bool:
 
 
 def is_map_style(data: Any) -> bool:
-    """Whether samples can be read by index: torch's `Dataset`, or an object with its methods."""
-    if isinstance(data, IterableDataset | Tensor | list | tuple | Mapping | str | bytes) or hasattr(data, "__array__"):
+    """Whether samples can be read by index: torch's `Dataset`, an object with its methods, or a list of samples, which
+    are tuples that begin with a tensor or an array."""
+    if isinstance(data, list):
+        first = data[0] if data else None
+        return isinstance(first, tuple) and len(first) > 1 and hasattr(first[0], "shape")
+    if isinstance(data, IterableDataset | Tensor | tuple | Mapping | str | bytes) or hasattr(data, "__array__"):
         return False
     return callable(getattr(data, "__getitem__", None)) and callable(getattr(data, "__len__", None))
 

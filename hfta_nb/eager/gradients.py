@@ -44,7 +44,18 @@ def call_module(module: nn.Module, given: Any) -> Any:
 
 
 def target_of(function: Callable[..., Any], y: Any) -> Any:
-    """The target; if the loss has settings per member (`hfta_nb.losses`), together with each member's settings."""
+    """The target; if the loss has settings per member (`hfta_nb.losses`), together with each member's settings.
+
+    Raises:
+        FusionError: the loss or metric is not a function, or a class of modules, which has to be instantiated.
+    """
+    if not callable(function) or (isinstance(function, type) and issubclass(function, nn.Module)):
+        raise FusionError(
+            "not a function of one member's output and the target",
+            where="loss or metric",
+            got=function.__name__ if isinstance(function, type) else type(function).__name__,
+            accepted="for example torch.nn.functional.cross_entropy or torch.nn.CrossEntropyLoss(), before the input",
+        )
     make = getattr(function, "target_per_member", None)
     return y if make is None else make(y)
 

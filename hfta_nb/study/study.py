@@ -45,9 +45,9 @@ class Study(Analysis, Definition):
         family: a name (see `hfta_nb.families`), a `Family`, a function that builds a module, or a subclass of
             `nn.Module`; the parameters of a function or class are axes.
         grid: axis names to values, or a list of configurations (dicts or instances of a dataclass); see `Grid`.
-        data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset`, ``(training, validation)`` where each
-            is a `Dataset`, a `DataLoader` or a function that yields batches, or a result of `hfta_nb.data`; by default
-            the family's first data set.
+        data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset` or a list of samples, ``(training,
+            validation)`` where each is a `Dataset`, a `DataLoader` or a function that yields batches, or a result of
+            `hfta_nb.data`; by default the family's first data set.
         epochs: number of epochs; an epoch is a pass through the training data, or `steps_per_epoch` optimizer steps.
         batch_size: samples in a mini-batch, unless it is an axis.
         patience: a member stops after this many validations without improvement of `monitor`; None for never.

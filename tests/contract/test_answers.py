@@ -166,3 +166,30 @@ def test_other_inputs_are_not_warned_of(shape: tuple[int, ...]) -> None:
     array(hfta.per_member(torch.ones(MEMBERS, 6, 4)))
     hfta.fuse([nn.Linear(4, 2)])(torch.ones(1, 6, 4))
     array.backward(nn.functional.mse_loss, hfta.per_member(torch.ones(MEMBERS, 6, 4)), torch.ones(6, 2))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda array, x, y: array.backward(x, y),
+        lambda array, x, y: array.evaluate(x, y),
+        lambda array, x, y: array.losses(array(x), y),
+        lambda array, x, y: array.tune(x, y),
+        lambda array, x, y: array.backward(nn.MSELoss, x, y),
+    ],
+    ids=["backward", "evaluate", "losses", "tune", "class"],
+)
+def test_a_loss_is_a_function(call: Any) -> None:
+    array = _array()
+    x, y = torch.ones(6, 4), torch.zeros(6, 2)
+    with pytest.raises(FusionError, match=r"not a function of one member's output.*got '(Tensor|MSELoss)'"):
+        call(array, x, y)
+    assert array.backward(nn.functional.mse_loss, x, y).shape == (MEMBERS,)
+    assert array.backward(nn.MSELoss(), x, y).shape == (MEMBERS,)
+
+
+def test_the_layers_of_one_model_are_no_members() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    with pytest.raises(FusionError, match=r"not a list of modules; got 'Sequential'.*build\(\) for _ in range"):
+        hfta.fuse(model)  # type: ignore[arg-type]
+    assert len(hfta.fuse(nn.ModuleList(model))) == 2

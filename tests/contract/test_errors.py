@@ -243,6 +243,20 @@ def test_what_can_not_be_fused_says_why(what: str) -> None:
             assert list(module.state_dict()) == list(kept)
 
 
+@pytest.mark.parametrize(
+    ("got", "shown"),
+    [
+        (torch.zeros(4, 30), "got Tensor [4, 30]"),
+        (torch.zeros(2), "got tensor([0., 0.])"),
+        ([torch.eye(2)], "got [tensor([[1., 0.], [0., 1.]])]"),
+        ("a  b", "got 'a  b'"),
+    ],
+    ids=["matrix", "vector", "list", "spaces"],
+)
+def test_a_message_is_one_line(got: Any, shown: str) -> None:
+    assert str(FusionError("no good", got=got)) == f"no good; {shown}"
+
+
 def test_a_member_s_error_keeps_its_fields_on_the_way() -> None:
     """As it travels from the worker process to the kernel: copying goes the way of pickling, by `__reduce__`."""
     array = _array(3)

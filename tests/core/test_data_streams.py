@@ -117,6 +117,23 @@ def test_a_dataset_gives_the_same_in_memory_and_while_a_run_goes_on() -> None:
     assert repr(stream) == "Stream('TensorDataset', classification, 48 samples of [6])"
 
 
+@pytest.mark.parametrize("kind", [torch.as_tensor, np.asarray], ids=["tensors", "arrays"])
+def test_a_list_of_samples_is_a_dataset(kind: Any) -> None:
+    x, y = numbers()
+    samples = [(kind(row), int(label)) for row, label in zip(x, y, strict=True)]
+    whole, listed = data.from_dataset(TensorDataset(x, y)), data.resolve(samples)
+    assert listed.name == "own data"
+    assert listed.facts == whole.facts
+    assert equal(list(batches(listed).epoch(0, 0, [3])), list(batches(whole).epoch(0, 0, [3])))
+    split = data.resolve((samples[:40], samples[40:]))
+    assert sum(len(batch.x) for batch in batches(split).validation()) == len(samples) - 40
+
+
+def test_lists_of_numbers_are_inputs_and_targets() -> None:
+    found = data.resolve(([(1.0, 2.0), (3.0, 4.0)] * 20, [0, 1] * 20))
+    assert found.facts["in_features"] == 2
+
+
 def test_a_dataset_that_draws_or_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(data.resolve(Noisy()), data.Stream)
     assert isinstance(data.from_dataset(Noisy(), in_memory=True), hfta.Data)
