@@ -1,0 +1,38 @@
+"""Whatever a user hands over beside the model, members are as in the user's own loop; see `handed_over`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.handed_over import SEEDS, Situation, alone, by_array, by_study, compare, situations
+
+CASES = [pytest.param(row, form, id=f"{row}-{form}") for row in situations() for form in row.forms]
+EXPECTED: dict[str, list] = {}
+
+
+@pytest.mark.usefixtures("verified")
+@pytest.mark.parametrize(("row", "form"), CASES)
+def test_members_are_as_in_the_users_own_loop(row: Situation, form: str, tmp_path: Path) -> None:
+    def trained() -> list:
+        return by_study(row, tmp_path)[1] if form == "study" else by_array(row, form)
+
+    if form in row.refused:
+        kind, message = row.refused[form]
+        with pytest.raises(kind, match=message):
+            trained()
+        return
+    if repr(row) not in EXPECTED:
+        EXPECTED[repr(row)] = [alone(row, seed) for seed in SEEDS]
+    for found, expected in zip(trained(), EXPECTED[repr(row)], strict=True):
+        compare(found, expected)
+
+
+@pytest.mark.usefixtures("verified")
+@pytest.mark.parametrize("row", [row for row in situations() if "study" in row.forms], ids=repr)
+def test_a_study_says_that_it_is_equal(row: Situation, tmp_path: Path) -> None:
+    if "study" in row.refused:
+        pytest.skip("refused")
+    study, _ = by_study(row, tmp_path)
+    assert study.check(members=[0])["equal"].all()
