@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -132,6 +132,12 @@ class Study(Definition, Protocol):
         address: str | None = None,
     ) -> Iterator[Event]:
         """Train; iterate to do the work."""
+
+    def best(self) -> Result:
+        """The best member's result."""
+
+    def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
+        """Compare members with training alone."""
 
     def _member(self, id: int) -> Variant:
         """The variant of a number."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import events as ev
 from hfta_nb.crews import reached
-from hfta_nb.data import Data
 from hfta_nb.errors import StoreError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
@@ -27,18 +24,17 @@ from hfta_nb.study import (
     searching,
 )
 from hfta_nb.study.analysis import Analysis
-from hfta_nb.study.check import check_member, row_of
+from hfta_nb.study.checking import Checking
 from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.restoring import restored
 from hfta_nb.study.result import Result
-from hfta_nb.train.dry_run import tried
 
 if TYPE_CHECKING:
     import pandas
 
 
-class Study(Analysis, Definition):
+class Study(Analysis, Checking, Definition):
     """One sweep: its definition, its run and its results.
 
     Args:
@@ -236,55 +232,6 @@ class Study(Analysis, Definition):
             [1]
         """
         return adding.add(self, variants)
-
-    def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
-        """Retrain members alone, as plain modules with torch's own optimizers, and compare with what the run recorded.
-
-        Args:
-            members: variants; by default the best one.
-            epochs: how many epochs to compare; by default all in float64, else the first 5.
-
-        Yields:
-            `MemberChecked` per member, and `Heartbeat` in between. The tolerance allows for rounding: 1e-8 in float64,
-            1e-5 in float32, 1e-3 in tf32, bf16 and fp16, or the difference that changing last bits alone makes in the
-            member's curves. If that difference exceeds the loss itself, the check is undecided (`decided` is False).
-
-        Raises:
-            StudyError: a member is unknown, or has no epoch to compare yet.
-        """
-        chosen = [self.best().variant.id] if members is None else list(members)
-        for variant in chosen:
-            for event in check_member(self, self._member(variant), epochs):
-                running.keep(self, event)
-                yield event
-
-    def forward_events(self) -> Iterator[ev.ForwardTried]:
-        """Call the forward and the loss of one member of each architecture on one batch; nothing is trained or kept.
-
-        Yields:
-            `ForwardTried` per architecture, for at most 32 of them.
-        """
-        yield from tried(self.settings(), self.plan_groups)
-
-    def excerpt(self) -> Study:
-        """A copy with one batch of the data, to be sent to a process that calls `forward_events`."""
-        made = copy.copy(self)
-        if isinstance(self.data, Data):
-            made.data = self.data.head(max(int(row["batch_size"]) for group in self.plan_groups for row in group.rows))
-        return made
-
-    def check(self, members: Sequence[int] | None = None, epochs: int | None = None) -> pandas.DataFrame:
-        """Run `check_events` and return its results as a table.
-
-        Returns:
-            One row per member: ``epochs`` compared, the largest difference of each curve, ``tolerance``, ``equal`` and
-            ``verdict``: "equal", "differs", or "can't tell" (``equal`` is False) if rounding alone makes a difference
-            larger than the loss. In that case check in float64.
-        """
-        import pandas
-
-        found = [e for e in self.check_events(members, epochs) if isinstance(e, ev.MemberChecked)]
-        return pandas.DataFrame([row_of(e) for e in found]).set_index("member")
 
     # Results.
 
