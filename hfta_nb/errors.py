@@ -174,6 +174,10 @@ class SearchError(HftaError, ValueError):
     """A search can't be made as it was asked for."""
 
 
+class SearchWarning(UserWarning):
+    """An enqueued trial can't be trained; the search goes on without it."""
+
+
 class StoreWarning(UserWarning):
     """Part of a saved run is damaged and left out; the message says what was lost."""
 

@@ -15,7 +15,7 @@ from hfta_nb.errors import GridError, HftaError, StudyError
 if TYPE_CHECKING:
     from hfta_nb import Family, Study
 
-SEARCH = ("trials", "slots", "sampler", "pruner", "seeds_by")
+SEARCH = ("trials", "slots", "sampler", "pruner", "seeds_by", "storage", "skip_duplicates", "timeout")
 KEYS = ("family", "data", "space", "fixed", "directory", "name", "batch_size", *SEARCH, *PASSED_ON)
 INTERVAL = ("low", "high", "log", "step")
 

@@ -11,6 +11,7 @@ from hfta_nb.search.rungs import has_rungs, rounds_at, rungs_of
 from hfta_nb.search.saved import heard, told
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Space, Uniform, extremes, is_space, logarithmic, uniform
+from hfta_nb.search.storage import Home
 from hfta_nb.search.trials import AGGREGATES, COSTS, Trial
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "COSTS",
     "PBT",
     "Halving",
+    "Home",
     "Mirror",
     "Rounds",
     "Searcher",

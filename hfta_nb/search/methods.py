@@ -131,7 +131,8 @@ def _made(make: Callable[[], Any]) -> Any:
     """Without a warning that Optuna may change it: which releases are used is the project's business."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna().exceptions.ExperimentalWarning)
-        return make()
+        with any_choices():
+            return make()
 
 
 @contextlib.contextmanager
@@ -146,6 +147,15 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
+@contextlib.contextmanager
+def any_choices() -> Iterator[None]:
+    """Within, Optuna does not warn of choices that are lists or tuples, which a database may keep as something else."""
+    with warnings.catch_warnings():
+        for words in ("Choices for a categorical distribution should be", ".* contains a value with the type of"):
+            warnings.filterwarnings("ignore", words)
+        yield
+
+
 def optuna() -> Any:
     """Optuna, which is imported where something is searched only.
 
@@ -158,6 +168,11 @@ def optuna() -> Any:
         remedy = "install it: pip install 'hfta_nb[search]'"
         raise SearchError("searching needs Optuna, which is not installed", where="Study", remedy=remedy) from error
     return optuna
+
+
+def state(name: str) -> Any:
+    """One of Optuna's states of a trial."""
+    return optuna().trial.TrialState[name]
 
 
 def _listed(space: Any) -> dict[str, list[Any]]:

@@ -116,7 +116,8 @@ class Mirror:
     @contextlib.contextmanager
     def _guarded(self) -> Any:
         try:
-            yield
+            with methods.any_choices():
+                yield
         except Exception as error:
             self._broken = True
             what = f"{self.path}: can't be written ({error}); the search itself is in the study's database"
@@ -148,14 +149,15 @@ def _unsynced(journal: Any) -> Any:
 
 
 def _open(path: Path) -> optuna.Study:
-    found: optuna.Study = methods.optuna().load_study(study_name=NAME, storage=_storage(path))
+    with methods.any_choices():
+        found: optuna.Study = methods.optuna().load_study(study_name=NAME, storage=_storage(path))
     return found
 
 
 def _before(copy: Any, trial: Any) -> bool:
     """Whether a trial may have been as the copy says."""
     steps = copy.intermediate_values.items() <= trial.intermediate_values.items()
-    same = copy.params == trial.params and steps
+    same = json.dumps(copy.params) == json.dumps(trial.params) and steps  # the file has lists for tuples
     return bool(same and (not copy.state.is_finished() or (copy.state, copy.values) == (trial.state, trial.values)))
 
 

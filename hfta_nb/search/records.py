@@ -27,8 +27,9 @@ def told(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
     return {
         "state": trial.state.name,
         "values": trial.values,
-        "params": dict(trial.params),
+        "params": {name: _marked(value) for name, value in trial.params.items()},
         "distributions": {name: json.loads(to_json(one)) for name, one in trial.distributions.items()},
+        "choices": {n: _marked(list(d.choices)) for n, d in trial.distributions.items() if hasattr(d, "choices")},
         "intermediate": {str(step): value for step, value in trial.intermediate_values.items()},
         "user": dict(trial.user_attrs),
         "system": dict(trial.system_attrs),
@@ -43,12 +44,12 @@ def heard(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
         KeyError, TypeError, ValueError, AttributeError: it is not one.
     """
     package = methods.optuna()
-    to_distribution = package.distributions.json_to_distribution
+    distributions = {name: _distribution(body, name) for name in body["distributions"]}
     found: optuna.trial.FrozenTrial = package.trial.create_trial(
         state=package.trial.TrialState[body["state"]],
         values=body["values"],
-        params=body["params"],
-        distributions={name: to_distribution(json.dumps(one)) for name, one in body["distributions"].items()},
+        params={name: _unmarked(value) for name, value in body["params"].items()},
+        distributions=distributions,
         intermediate_values={int(step): float(value) for step, value in body["intermediate"].items()},
         user_attrs=body["user"],
         system_attrs=body["system"],
@@ -56,6 +57,28 @@ def heard(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
     began, ended = (None if t is None else datetime.fromisoformat(t) for t in body["times"])
     found.datetime_start, found.datetime_complete = began, ended
     return found
+
+
+def _distribution(body: Mapping[str, Any], name: str) -> Any:
+    choices = body.get("choices", {}).get(name)
+    package = methods.optuna().distributions
+    if choices is not None:
+        with methods.any_choices():
+            return package.CategoricalDistribution(_unmarked(choices))
+    return package.json_to_distribution(json.dumps(body["distributions"][name]))
+
+
+def _marked(value: Any) -> Any:
+    """A choice as JSON, in which tuples can be told from lists."""
+    if isinstance(value, tuple):
+        return {"tuple": [_marked(one) for one in value]}
+    return [_marked(one) for one in value] if isinstance(value, list) else value
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return tuple(_unmarked(one) for one in value["tuple"])
+    return [_unmarked(one) for one in value] if isinstance(value, list) else value
 
 
 def lost() -> optuna.trial.FrozenTrial:

@@ -10,6 +10,7 @@ from hfta_nb.events import tuples
 from hfta_nb.grid import Integers, integers
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Uniform
+from hfta_nb.search.storage import Home
 
 
 def told(searcher: Searcher) -> dict[str, Any] | None:
@@ -17,13 +18,18 @@ def told(searcher: Searcher) -> dict[str, Any] | None:
     names = {"sampler": searcher.sampler, "pruner": searcher.pruner}
     if searcher.sampler == "cmaes":  # Optuna keeps its state as a pickle, which nothing may load unasked
         return None
+    home = searcher.home.told()
     if callable(searcher.space) or searcher.constraint or not all(isinstance(v, str) for v in names.values()):
         return None
+    if home is None:
+        return None
+    more = {"skip_duplicates": True} if searcher.skip_duplicates else {}
+    more |= {} if searcher.timeout_s is None else {"timeout": searcher.timeout_s}
     space = {name: _axis_told(axis) for name, axis in searcher.space.items()}
     if searcher.seeds:
         space["seed"] = {"choices": list(searcher.seeds)}
     numbers = {"trials": searcher.trials, "slots": searcher.slots, "seed": searcher.seed}
-    return {"space": space, **numbers, **names, "seeds_by": searcher.seeds_by}
+    return {"space": space, **numbers, **names, "seeds_by": searcher.seeds_by, **home, **more}
 
 
 def heard(
@@ -33,6 +39,9 @@ def heard(
     space = {name: _axis_heard(axis) for name, axis in asked["space"].items()}
     names = ("trials", "slots", "sampler", "pruner", "seed")
     given = {name: asked[name] for name in names} | {"seeds_by": asked.get("seeds_by", "mean")}
+    given |= {"skip_duplicates": bool(asked.get("skip_duplicates")), "timeout_s": asked.get("timeout")}
+    if "storage" in asked:
+        given["home"] = Home(asked["storage"], asked["study_name"])
     return Searcher(space, epochs=epochs, monitor=monitor, others=others, **given)
 
 

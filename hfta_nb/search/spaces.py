@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import SearchError
 from hfta_nb.events import Json, tuples
-from hfta_nb.grid import Integers, check_name, configurations, show
+from hfta_nb.grid import Integers, check_name, configurations
+from hfta_nb.search import methods
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -71,8 +72,13 @@ def logarithmic(space: Space) -> set[str]:
     )
 
 
-def asked(trial: Trial, space: Space) -> dict[str, Json]:
+def asked(trial: Trial, space: Space, kept_as: Callable[[Any], Any] = lambda choice: choice) -> dict[str, Json]:
     """The configuration of a trial.
+
+    Args:
+        trial: Optuna's.
+        space: the search space.
+        kept_as: how Optuna's storage keeps a choice.
 
     Raises:
         SearchError: an axis can't be searched, or the function gives something else than a configuration.
@@ -84,13 +90,13 @@ def asked(trial: Trial, space: Space) -> dict[str, Json]:
             raise SearchError("not a configuration", where="the search space's function", got=found, accepted=accepted)
         return configurations(found)[0]
     config: dict[str, Json] = {}
-    for name, axis in space.items():
-        values = _values(axis)
-        if values is None:
-            config[name] = _suggested(trial, name, axis)
-        else:
-            labels = _labels(values)
-            config[name] = values[labels.index(trial.suggest_categorical(name, labels))]
+    with methods.any_choices():
+        for name, axis in space.items():
+            choices = choices_of(axis)
+            if choices is None:
+                config[name] = _suggested(trial, name, axis)
+            else:
+                config[name] = tuples(trial.suggest_categorical(name, [kept_as(choice) for choice in choices]))
     return config
 
 
@@ -103,7 +109,7 @@ def checked(space: Space) -> Space:
     if not callable(space):
         for name, axis in space.items():
             check_name(name)
-            if not (_values(axis) or isinstance(axis, Uniform | Integers) or _distribution(axis)):
+            if not (values_of(axis) or isinstance(axis, Uniform | Integers) or _distribution(axis)):
                 accepted = "hfta.uniform(...), hfta.integers(...), a list of values, or a distribution of Optuna's"
                 raise SearchError("can't be searched", where=name, got=axis, accepted=accepted)
     return space
@@ -113,10 +119,11 @@ def extremes(space: Space) -> dict[str, list[Json]]:
     """For each axis of a dict the values of a list, or both ends of an interval; nothing for a function."""
     if callable(space):
         return {}
-    return {name: _values(axis) or _ends(axis) for name, axis in space.items()}
+    return {name: values_of(axis) or ends_of(axis) for name, axis in space.items()}
 
 
-def _ends(axis: Any) -> list[Json]:
+def ends_of(axis: Any) -> list[Any]:
+    """Both ends of an interval, or the choices of a distribution."""
     if isinstance(axis, Integers):
         return [axis[0], axis[-1]]
     return [tuples(v) for v in axis.choices] if hasattr(axis, "choices") else [axis.low, axis.high]
@@ -126,8 +133,6 @@ def _suggested(trial: Trial, name: str, axis: Any) -> Json:
     found: Json
     if isinstance(axis, Integers):
         found = trial.suggest_int(name, axis[0], axis[-1], step=axis.step)
-    elif hasattr(axis, "choices"):
-        found = trial.suggest_categorical(name, axis.choices)
     elif isinstance(axis.low, int):
         found = trial.suggest_int(name, axis.low, axis.high, step=axis.step, log=axis.log)
     else:
@@ -135,16 +140,18 @@ def _suggested(trial: Trial, name: str, axis: Any) -> Json:
     return found
 
 
-def _values(axis: Any) -> list[Json] | None:
+def values_of(axis: Any) -> list[Json] | None:
     """The values of a list; None for anything else."""
     if isinstance(axis, Integers | Uniform | str | Mapping) or not isinstance(axis, Sequence):
         return None
     return [tuples(value) for value in axis]
 
 
-def _labels(values: Sequence[Json]) -> list[Any]:
-    """Values as Optuna keeps them: those that are not plain by what a person would type."""
-    return [v if v is None or isinstance(v, bool | int | float | str) else show(v) for v in values]
+def choices_of(axis: Any) -> list[Any] | None:
+    """The choices of a list or of a categorical distribution, as they were given; None for anything else."""
+    if hasattr(axis, "choices"):
+        return list(axis.choices)
+    return None if values_of(axis) is None else list(axis)
 
 
 def _distribution(axis: Any) -> bool:

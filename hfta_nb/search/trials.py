@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hfta_nb.events import Json
+from hfta_nb.search.methods import REDUCTION
 
 if TYPE_CHECKING:
     import optuna
@@ -77,3 +78,21 @@ def aggregate(values: Sequence[float], maximize: bool, how: str) -> float:
         return mean
     error = statistics.stdev(values) / math.sqrt(len(values))
     return mean - error if maximize else mean + error
+
+
+def in_turn(told: list[tuple[float, Trial]], maximize: bool) -> list[tuple[float, Trial]]:
+    """The order in which a pruner judges trials that were trained side by side.
+
+    Successive halving compares a trial with those that were judged before it, and promotes the first of all. So the
+    best third goes first, the worst of them first: each is promoted; then the others, the best of them first.
+    """
+    ranked = sorted(told, key=lambda pair: pair[0], reverse=maximize)
+    promoted = -(-len(ranked) // REDUCTION)
+    return [*reversed(ranked[:promoted]), *ranked[promoted:]]
+
+
+def violated(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether a trial has a constraint above zero, set by a sampler or by `optuna.trial.Trial.set_constraint`."""
+    found = trial.system_attrs
+    own = [value for name, value in found.items() if name.startswith("constraints:")]
+    return any(value > 0 for value in (*(found.get("constraints") or ()), *own))

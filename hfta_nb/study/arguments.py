@@ -200,12 +200,19 @@ def limits_of(
     Raises:
         StudyError: one is no such number.
     """
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if seconds is not None and not (number and 0 < float(seconds) < math.inf):
-        raise StudyError("not a time", where="member_seconds", got=seconds, accepted="seconds, above 0")
     most = None if steps is None else positive("member_steps", steps)
     calm = None if patience is None else positive("patience", patience)
-    return calm, most, None if seconds is None else float(seconds)
+    return calm, most, time_limit("member_seconds", seconds)
+
+
+def time_limit(where: str, given: Any) -> float | None:
+    """A number of seconds; None for no limit."""
+    if given is None:
+        return None
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not (number and 0 < given < math.inf):
+        raise StudyError("not a time", where=where, got=given, accepted="seconds, above 0")
+    return float(given)
 
 
 def across_of(given: float | str, device: torch.device, search: bool = False) -> float | str:

@@ -49,7 +49,8 @@ def of_study(study: Study) -> str:
     asked = [one for one in study.added if not searching.for_trials(one)]  # the search asks for its trials again
     again = [one for one in asked if not one.warm]
     if searcher is not None:  # as is the grid, but for what was added before the run
-        listed = [config for id, config in enumerate(listed) if id not in searcher.numbers]
+        asked_for = {*searcher.numbers, *range(len(searcher.foreseen))}
+        listed = [config for id, config in enumerate(listed) if id not in asked_for]
     elif product is None:
         listed = []
     later = [*listed, *(v for one in again for v in one.variants)]

@@ -78,6 +78,9 @@ class Definition:
         member_seconds: float | None = None,
         keep_checkpoints: str | Sequence[str] = ("best",),
         seeds_by: str = "mean",
+        storage: Any = None,
+        skip_duplicates: bool = False,
+        timeout: float | None = None,
         population: PBT | Halving | None = None,
         **fixed: Any,
     ) -> None:
@@ -87,12 +90,14 @@ class Definition:
         self._pace(validate_every, steps_per_epoch, (patience, member_steps, member_seconds))
         self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
+        how |= {"storage": storage, "skip_duplicates": skip_duplicates or None, "timeout": timeout}
+        self.name = arguments.name_of(name, self.family, self.data)
         self.grid, self.searcher = self._searched(grid, how)
         self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
         self._place(device, dtype, precision, across, (devices, devices_batch_norm))
         self._resources(capacity, checkpointing, compile, verify, strategy)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
-        self.name, self.added = arguments.name_of(name, self.family, self.data), list[adding.Added]()
+        self.added = list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
         self._begin_afresh(directory)
@@ -126,6 +131,7 @@ class Definition:
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | Crew | None = None  # of the run that is on
+        self._on_trial: list[Callable[..., Any]] = []  # callbacks of the trials of a search
         self._extended = False  # variants were added that its events do not have yet
         self._mirror = Mirror(self.directory / searching.FILE)  # of the trials, where this is a search
 
@@ -145,7 +151,7 @@ class Definition:
     def _searched(self, grid: Any, asked: Mapping[str, Any]) -> tuple[Grid, Searcher | None]:
         """The grid to train, or that of a search's first trials."""
         searcher = searching.searcher_of(grid, asked, self)
-        return (Grid(grid), None) if searcher is None else (searching.first(searcher), searcher)
+        return (Grid(grid), None) if searcher is None else (Grid.of(searcher.preview()), searcher)
 
     @property
     def variants(self) -> list[Variant]:

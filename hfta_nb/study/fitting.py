@@ -30,9 +30,11 @@ def fit(
     progress: bool,
     control: Control | None,
     where: Mapping[str, Any],
+    on_trial: Any = (),
 ) -> None:
     """See `Study.fit`."""
     listeners = listeners_of(on_event)
+    study._on_trial = listeners_of(on_trial, "on_trial", "an Optuna study and a trial")
     events: Any = study.run(control, resume, epochs=epochs, **where)
     seen = None
     with bar(study) if progress else contextlib.nullcontext(_nothing) as show_event:
@@ -52,8 +54,13 @@ def fit(
             raise
 
 
-def listeners_of(given: Listener | Iterable[Listener]) -> list[Listener]:
+def listeners_of(given: Any, where: str = "on_event", of: str = "an event") -> list[Callable[..., Any]]:
     """The callbacks that were given, one or several.
+
+    Args:
+        given: the callbacks.
+        where: the argument's name.
+        of: what they are called with.
 
     Raises:
         StudyError: the argument is not a callback or a list of callbacks.
@@ -61,10 +68,8 @@ def listeners_of(given: Listener | Iterable[Listener]) -> list[Listener]:
     found = [given] if callable(given) else list(given) if isinstance(given, Iterable) else [given]
     for one in found:
         if not callable(one) or isinstance(one, type):
-            accepted = (
-                "a function of an event, or a list of such; callbacks are instances: TensorBoard(), not TensorBoard"
-            )
-            raise StudyError("can't be called with an event", where="on_event", got=one, accepted=accepted)
+            accepted = f"a function of {of}, or a list of such; callbacks are instances: TensorBoard(), not TensorBoard"
+            raise StudyError(f"can't be called with {of}", where=where, got=one, accepted=accepted)
     return found
 
 

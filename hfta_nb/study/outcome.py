@@ -10,6 +10,7 @@ from hfta_nb.averages import Average, averages
 from hfta_nb.errors import StudyError
 from hfta_nb.grid import show
 from hfta_nb.html import pairs
+from hfta_nb.study import searching
 from hfta_nb.study.adding import axes
 from hfta_nb.study.protocol import Study
 from hfta_nb.study.result import Result
@@ -33,11 +34,14 @@ def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.Dat
         return _averaged(study, averages(history, over))
     rows: list[dict[str, Any]] = [{"member": row["member"], "rank": ""} | row for row in history.rows()]
     trials = {} if study.searcher is None else study.searcher.numbers
+    infeasible = searching.infeasible(study)
     for rank, (row, member) in enumerate(zip(rows, history.leaderboard(), strict=True), start=1):
         row["rank"] = str(rank) if member.best_epoch else "-"
         row |= history.costs(member)
         if trials:
             row["trial"] = trials.get(member.id, -1)
+        if infeasible:
+            row["feasible"] = member.id not in infeasible
     first = ["rank", *varying(study), study.monitor, "state", "best_epoch"]
     return Table(rows, "member", first, dict.fromkeys(axes(study), show))
 
@@ -65,9 +69,13 @@ def best(study: Study, over: str | Sequence[str] | None = None) -> Result:
     if over is not None:
         within = {m.id for m in averages(history, over)[0].members} if history.members else set()
         ranked = [m for m in ranked if m.id in within]
+    left_out = searching.infeasible(study)
     for member in ranked:
-        if member.best_epoch:
+        if member.best_epoch and member.id not in left_out:
             return Result(study, study._member(member.id))
+    if left_out:
+        raise StudyError("no member is feasible", where=study.name, got=f"constraints of {len(left_out)} violated",
+                         remedy="study.results() has all members")  # fmt: skip
     raise StudyError("no member has a best epoch yet", where=study.name, remedy="run the study first")
 
 

@@ -193,10 +193,12 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
     with study.store.claimed():  # first: a run that goes on may be about to end, and another may have just begun
         if not study.store.has_events:
             study.epochs = wanted
+            searching.first(study)
             saving.write(study)
             yield None
             return
         refuse()
+        searching.adopt(study)
         _check_same(study)
         adding.restore(study)
         state = study.store.go_back()

@@ -11,8 +11,9 @@ from hfta_nb import events as ev
 from hfta_nb.study import saving, searching
 from hfta_nb.study.protocol import Study
 
-_FREE = ("epochs", "name", "device", "trials")
-"""What may be otherwise: epochs and trials may be added, a device is where it runs, a name is for people."""
+_FREE = ("epochs", "name", "device", "trials", "timeout")
+"""What may be otherwise: epochs and trials may be added, a time limit is of one run, a device is where it runs, and a
+name is for people."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def kept(study: Study) -> Kept:
     before, now = study.store.read_study(), json.loads(json.dumps(saving.describe(study)))
     epochs, wanted = int(before["options"]["epochs"]), study.epochs  # of which reading the history makes the run's
     searching.look(study)
-    left = 0 if study.searcher is None else study.searcher.left
+    left = 0 if study.searcher is None else study.searcher.wanted
     done = study.history.state == ev.COMPLETE and wanted <= epochs and not left
     return Kept(tuple(_changes(now, before)), epochs, wanted, done)
 

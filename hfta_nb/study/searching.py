@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import GridError, HftaError, SearchError, StoreError, StudyError
 from hfta_nb.events import Control, Event
-from hfta_nb.grid import Grid
-from hfta_nb.search import Mirror, Searcher, Trial, Uniform, extremes, heard, is_space
+from hfta_nb.grid import Grid, configurations
+from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, extremes, heard, is_space
 from hfta_nb.study import adding, costs
-from hfta_nb.study.arguments import positive
+from hfta_nb.study.arguments import flag, positive, time_limit
 from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.train.joining import Joiner
 
@@ -57,8 +58,11 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
     trials = positive("trials", asked["trials"])
     slots = min(trials, SLOTS) if asked["slots"] is None else positive("slots", asked["slots"])
     methods = {name: asked[name] or default for name, default in _METHODS.items()}
+    home = None if asked["storage"] is None else Home(asked["storage"], study.name)
     found = Searcher(given, trials, slots, **methods, epochs=study.epochs, monitor=study.objectives[0], seed=study.seed,
-                     constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by)  # fmt: skip
+                     constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by, home=home,
+                     skip_duplicates=flag("skip_duplicates", asked["skip_duplicates"] or False),
+                     timeout_s=time_limit("timeout", asked["timeout"]))  # fmt: skip
     _check_axes(given, study)
     return found
 
@@ -87,14 +91,60 @@ def for_trials(one: Added) -> bool:
     return one.key.partition(" ")[0] == _KEY
 
 
-def first(searcher: Searcher) -> Grid:
-    """The grid of the trials that train first."""
-    listed: list[Any] = []
-    for trial in searcher.ask(searcher.slots):
+def first(study: Study) -> None:
+    """Ask for the trials that train first, in place of those that were foreseen; enqueued trials come first.
+
+    Raises:
+        SearchError: none of them can be trained.
+    """
+    searcher = study.searcher
+    if searcher is None or searcher.numbers:
+        return
+    beside = study.grid.listed[len(searcher.foreseen) :]
+    found: list[dict[str, Any]] = []
+    while not found and searcher.free > 0:
+        for trial in _plannable(study, searcher, searcher.ask(searcher.free)):
+            configs = searcher.configurations(trial)
+            searcher.started(trial, range(len(found), len(found) + len(configs)))
+            found += configs
+    if not found:
+        why = next(iter(searcher.refusals.values()), "the time is up")
+        raise SearchError(f"none of the trials can be trained: {why}", where="the search", got=searcher.trials,
+                          accepted="a space of which some configurations can be trained")  # fmt: skip
+    if found != searcher.foreseen:
+        grid = Grid.of([*found, *beside])
+        study.plan_groups, study.grid, searcher.foreseen = adding.planned(study, grid), grid, found
+
+
+def _plannable(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> list[Trial]:
+    """Those of the trials that can be trained; the others are refused."""
+    found = []
+    for trial in trials:
         configs = searcher.configurations(trial)
-        searcher.started(trial, range(len(listed), len(listed) + len(configs)))
-        listed += configs
-    return Grid.of(listed)
+        try:
+            if not all(config in searcher.foreseen for config in configs):
+                adding.planned(study, Grid.of(configs))
+        except HftaError as error:
+            searcher.refused(trial, error.message)
+        else:
+            found.append(trial)
+    return found
+
+
+def adopt(study: Study) -> None:
+    """Take the first trials of the run in the directory, where they were not those that are foreseen.
+
+    They are others where some were enqueued, or where other processes search in the same storage.
+    """
+    searcher, kept = study.searcher, study.store.read_study()
+    listed = kept.get("variants", [])
+    if searcher is None or listed == json.loads(json.dumps(study.grid.listed)):
+        return
+    trials = study.store.notes(TRIAL).values()
+    if searcher.home.shared or any(enqueued.FIXED in body.get("system", ()) for body in trials):
+        study.grid = Grid.of(configurations(listed))
+        study.plan_groups = adding.planned(study, study.grid)
+        study.added.clear()  # it is read again, after these
 
 
 def begin(study: Study, resumed: bool) -> None:
@@ -119,6 +169,7 @@ def begin(study: Study, resumed: bool) -> None:
         searcher.take_up(kept)
     if older or not kept:
         searcher.touch()
+    searcher.begin()
     searcher.epochs = study.epochs
     searcher.cost = lambda variant, name: costs.of(study, variant)[name]
     study._mirror = mirror
@@ -127,7 +178,8 @@ def begin(study: Study, resumed: bool) -> None:
         for event, _ in study.store.events():
             searcher.recall(event)
     _keep(study, searcher)
-    mirror.begin(searcher.optuna)
+    if not searcher.home.shared:  # a dashboard opens that storage itself
+        mirror.begin(searcher.optuna)
     if resumed:
         study._running += 1  # nobody else runs it: what is added here is added by the run
         try:
@@ -175,8 +227,9 @@ def restore(study: Study) -> None:
         study.searcher = heard(asked, study.epochs, study.objectives[0], study.objectives[1:])
         study.seeds_by = study.searcher.seeds_by
         look(study)
-        if not study.searcher.numbers:  # the process was killed before it wrote down what it had asked for
-            first(study.searcher)
+        study.searcher.foreseen = study.searcher.preview()
+        if study.store.has_events:  # whose trials were lost, unless there are numbers
+            first(study)
 
 
 def look(study: Study) -> None:
@@ -192,10 +245,28 @@ def look(study: Study) -> None:
         searcher.take_up_trials(older)
 
 
+def _tell(study: Study, searcher: Searcher) -> None:
+    """Call the callbacks of trials with those that have ended since the last time.
+
+    `optuna.Study.stop` works in them: no more trials are asked for.
+    """
+    ended, searcher.ended = searcher.ended, []
+    for number in ended if study._on_trial else ():
+        with searcher.stoppable():
+            for callback in study._on_trial:
+                callback(searcher.optuna, searcher.optuna.trials[number])
+
+
+def infeasible(study: Study) -> set[int]:
+    """The variants of trials that violate a constraint which was set by `optuna.trial.Trial.set_constraint`."""
+    look(study)
+    return set() if study.searcher is None else study.searcher.infeasible
+
+
 def more(study: Study) -> bool:
     """Whether more trials are asked for now than were tried."""
     look(study)
-    return study.searcher is not None and study.searcher.left > 0
+    return study.searcher is not None and study.searcher.wanted > 0
 
 
 def optuna_study(study: Study) -> Any:
@@ -215,6 +286,7 @@ def follow(study: Study, control: Control, event: Event) -> None:
         return
     requests = searcher.saw(event)
     _keep(study, searcher)
+    _tell(study, searcher)
     for request in requests:
         control.post(request)
     if isinstance(event, ev.SlotsFreed) and trainer.joiner is not None:

@@ -115,6 +115,11 @@ class Study(Analysis, Checking, Definition):
         constraint: from a configuration to whether it may be tried.
         seeds_by: what sampler and pruner see of a trial with several seeds: their "mean", or the "bound" of the mean on
             its worse side, one standard error away (the lower confidence bound where more is better).
+        storage: where Optuna keeps the trials of a search: a URL (``"sqlite:///trials.db"``) or a storage object of
+            Optuna's, under the study's `name`. Processes that name the same storage and study search together, each
+            with `trials` of its own and its own `directory`. None for the run's directory alone.
+        skip_duplicates: a search tries no configuration twice, and ends when a finite space is exhausted.
+        timeout: seconds of a run after which a search asks for no more trials; those that train finish.
         population: replaces members while they train: `hfta_nb.PBT` or `hfta_nb.Halving`. None for none.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
@@ -187,6 +192,7 @@ class Study(Analysis, Checking, Definition):
         *,
         resume: bool = False,
         on_event: Callable[[Event], Any] | Iterable[Callable[[Event], Any]] = (),
+        on_trial: Callable[[Any, Any], Any] | Iterable[Callable[[Any, Any], Any]] = (),
         progress: bool = True,
         control: Control | None = None,
         executor: Any = "inline",
@@ -199,13 +205,15 @@ class Study(Analysis, Checking, Definition):
             epochs, resume, control, executor, workers, address: as for `run`.
             on_event: one or several functions that are called with each event; `hfta_nb.callbacks` has some for
                 TensorBoard, MLflow and Weights & Biases. An error in one of them stops the run and is raised.
+            on_trial: one or several functions of the Optuna study and a `FrozenTrial`, called after each trial of a
+                search as Optuna's callbacks are; ``study.stop()`` in them ends the search.
             progress: show the bar, in a terminal or a notebook.
 
         Returns:
             `results`.
         """
         where = {"executor": executor, "workers": workers, "address": address}
-        fit(self, epochs, resume, on_event, progress, control, where)
+        fit(self, epochs, resume, on_event, progress, control, where, on_trial)
         return self.results()
 
     def add(self, variants: Any) -> list[int]:

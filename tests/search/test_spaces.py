@@ -26,7 +26,7 @@ def test_a_configuration_has_a_value_of_every_axis() -> None:
         "decay": FloatDistribution(1e-5, 1e-2, log=True),
     }
     values = {"lr": 1e-3, "dropout": 0.2, "width": 24, "activation": "gelu", "depth": 3, "decay": 1e-3}
-    trial: Any = FixedTrial({**values, "betas": "(0.8, 0.9)"})
+    trial: Any = FixedTrial({**values, "betas": (0.8, 0.9)})
     assert asked(trial, checked(space)) == {**values, "betas": (0.8, 0.9)}
 
 
