@@ -23,7 +23,7 @@ def told(searcher: Searcher) -> dict[str, Any] | None:
         return None
     if home is None:
         return None
-    more = {"skip_duplicates": True} if searcher.skip_duplicates else {}
+    more: dict[str, Any] = {"skip_duplicates": True} if searcher.skip_duplicates else {}
     more |= {} if searcher.timeout_s is None else {"timeout": searcher.timeout_s}
     space = {name: _axis_told(axis) for name, axis in searcher.space.items()}
     if searcher.seeds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,6 +95,7 @@ class Study(Definition, Protocol):
     _running: int
     _trainer: Trainer | Crew | None
     _extended: bool
+    _on_trial: list[Callable[..., Any]]
     _mirror: Mirror
 
     @property
