@@ -35,6 +35,8 @@ __all__ = [
     "fuse_roomy",
     "keep_bits",
     "know_calls",
+    "own_names",
+    "own_tensors",
     "owner",
     "same_architecture",
     "seeded_state",
@@ -79,6 +81,24 @@ def take_member(array: FusedArray, index: int, other: FusedArray, src: int, spen
 def know_calls(array: FusedArray, other: FusedArray) -> None:
     """Record the calls that another array replays at once, and from one trace: members of it go on in this array."""
     array._calls.learn(other._calls)
+
+
+def is_padded(array: FusedArray) -> bool:
+    """Whether the array has been built for members of different architectures."""
+    return array._state.engine.architectures is not None
+
+
+def own_names(array: FusedArray, index: int) -> dict[str, str]:
+    """The names that a member's own parameters have in the array, by those that they have in its plain module.
+
+    They differ where members are sequences of unlike length. Another array may have other names for the same member.
+    """
+    return surgery.own_names(array._state, index)
+
+
+def own_tensors(array: FusedArray, index: int) -> dict[str, Tensor]:
+    """Views of a member's parameters and buffers, without padding, by the names of its plain module."""
+    return surgery.own_tensors(array._state, index)
 
 
 def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:

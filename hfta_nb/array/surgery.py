@@ -232,6 +232,16 @@ def own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
     )
 
 
+def own_names(state: ArrayState, index: int) -> dict[str, str]:
+    """See `access.own_names`."""
+    names = [name for name, _ in state.tensors.named_parameters()]
+    architectures = architectures_of(state)
+    if architectures is None:
+        return {name: name for name in names}
+    blueprint = architectures.blueprint
+    return {own: name for own, name in blueprint.names[blueprint.of[index]].items() if name in names}
+
+
 def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:
     return {key: value.detach()[index] for key, value in state.tensors.state_dict(keep_vars=True).items()}
 

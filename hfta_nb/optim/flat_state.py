@@ -62,32 +62,48 @@ class FlatState(ArrayOptimizer):
             found[name] = self._to_torch(state, e, index)
         return {k: v for k, v in found.items() if v}
 
-    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
+    def _load_members(self, states: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
         known = self._entries()
-        own = OwnEntries(self.array, index)
         values = self.read()
         group_of = {name: k for k, names in enumerate(self._names) for name in names}
         parameters = dict(self.array.named_parameters())
+        owns = {index: OwnEntries(self.array, index) for index in states}
         for name, e in known.items():
             e.steps, e.scalars = e.steps.copy(), {k: v.copy() for k, v in e.scalars.items()}
             e.state = {k: v.clone() for k, v in e.state.items()}
-            e.steps[index] = 0
-            saved = state.get(name)
-            if not saved:
-                continue
-            e.steps[index] = int(saved.get("step", 1))
             fresh = self.fresh_scalars(values[group_of[name]])
-            tensors = {k: v for k, v in saved.items() if k != "step" and k not in fresh}
-            for key, value in tensors.items():
-                if value is None:
-                    continue
-                if key not in e.state:
-                    e.state[key] = torch.zeros_like(parameters[name].detach(), memory_format=torch.contiguous_format)
-                own.widen(name, value, e.state[key][index])
-            for key, first in fresh.items():
-                column = e.scalars.setdefault(key, first.copy())
-                column[index] = self._from_torch(key, saved)
+            for index, state in states.items():
+                saved = state.get(name)
+                if not saved and not owns[index].has(name):  # padding counts along, so that steps stay in one piece
+                    like = next(iter(state.values()), {})
+                    saved = {k: v for k, v in like.items() if k == "step" or k in fresh}
+                e.steps[index] = int(saved.get("step", 1)) if saved else 0
+                for value in e.state.values():
+                    value[index] = 0
+                if saved:
+                    self._load_entry(name, e, index, saved, owns[index], fresh, parameters[name])
         self._lay_out(known)
+
+    def _load_entry(
+        self,
+        name: str,
+        entry: Entry,
+        index: int,
+        saved: Mapping[str, Any],
+        own: OwnEntries,
+        fresh: Mapping[str, HostColumn],
+        parameter: Tensor,
+    ) -> None:
+        """A member's state of one parameter, from torch's form."""
+        for key, value in saved.items():
+            if key == "step" or key in fresh or value is None:
+                continue
+            if key not in entry.state:
+                entry.state[key] = torch.zeros_like(parameter.detach(), memory_format=torch.contiguous_format)
+            own.widen(name, value, entry.state[key][index])
+        for key, first in fresh.items():
+            column = entry.scalars.setdefault(key, first.copy())
+            column[index] = self._from_torch(key, saved)
 
     def _to_torch(self, state: dict[str, Any], entry: Entry, index: int) -> dict[str, Any]:
         """A member's state of one parameter, as torch tells it."""

@@ -149,8 +149,9 @@ class MemberOptimizer(ArrayOptimizer):
         state, own = copy.deepcopy(self.members[index].state_dict()["state"]), self._own[index]
         return {name: state[k] for name, k in self._numbers() if k in state and own.has(name)}
 
-    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
-        self._put(self.members[index], {k: dict(state[name]) for name, k in self._numbers() if name in state})
+    def _load_members(self, states: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
+        for index, state in states.items():
+            self._put(self.members[index], {k: dict(state[name]) for name, k in self._numbers() if name in state})
 
     def _copy_rows(self, src: int, dst: int) -> None:
         self._put(self.members[dst], self.members[src].state_dict()["state"])

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from hfta_nb.array import FusedArray
+from hfta_nb.array.access import own_names
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group
 from hfta_nb.optim.own_entries import OwnEntries
@@ -166,7 +167,7 @@ class Surgery(abc.ABC):
                     if list(value.shape) != shape:
                         raise OptimError("another shape", where=f"{where}, {name}, {key}", got=list(value.shape),
                                          accepted=str(shape))  # fmt: skip
-        self._load_member(index, named)
+        self._load_members({index: named})
         for group, rows in zip(self.param_groups, columns, strict=True):
             group.update(rows)
 
@@ -189,21 +190,77 @@ class Surgery(abc.ABC):
             values: take its hyperparameters as well.
 
         Raises:
-            OptimError: the other one is of another class or has other groups.
+            OptimError: the other one is of another class, or of a member with other parameters.
         """
-        if type(other) is not type(self) or other._names != self._names:
-            raise OptimError("another optimizer, or one with other groups", where=type(self).__name__, got=other)
+        if type(other) is not type(self):
+            raise OptimError("another optimizer", where=type(self).__name__, got=other)
+        self.load_members({index: other.member_state(src)}, values)
+
+    def member_state(self, index: int) -> dict[str, Any]:
+        """What the optimizer has of a member, by the names of its plain module; it suits any array with such a member.
+
+        Returns:
+            "groups": of each group the names of its parameters and its values; "state": by parameter, as torch's
+            optimizer names it.
+        """
+        named = {name: own for own, name in own_names(self.array, index).items()}
+        groups = [
+            {
+                "params": [named[name] for name in names if name in named],
+                "values": {name: plain(self.rows(k, name)[index]) for name in [*self.kinds, *self.extras(k)]},
+            }
+            for k, names in enumerate(self._names)
+        ]
+        return {"groups": groups, "state": {named[name]: v for name, v in self._member_state(index).items()}}
+
+    def load_members(self, states: Mapping[int, Mapping[str, Any]], values: bool = True) -> None:
+        """Take in what `member_state` gave of these members.
+
+        Args:
+            values: take hyperparameters as well.
+
+        Raises:
+            OptimError: one is of a member with other parameters, or shared out among other groups. Nothing has changed
+                then.
+        """
+        given = {index: self._regrouped(index, state["groups"]) for index, state in states.items()}
         if values:
             for k, group in enumerate(self.param_groups):
-                for name in dict.fromkeys([*self.kinds, *self.extras(k), *other.extras(k)]):
+                mine = [*self.kinds, *self.extras(k)]
+                for name in dict.fromkeys([*mine, *(n for own in given.values() for n in own.get(k, {}))]):
                     rows = self.rows(k, name) if name in group else [None] * len(self.array)
-                    rows[index] = other.rows(k, name)[src] if name in other.param_groups[k] else None
+                    for index, own in given.items():
+                        if k in own:
+                            rows[index] = own[k].get(name)
+                            if name in self.kinds:
+                                rows[index] = self.kinds[name].one(name, rows[index])
                     group[name] = rows
-        state = other._member_state(src)
-        if state:
-            self._load_member(index, state)
-        else:
-            self._reset_row(index)
+        begun: dict[int, dict[str, Any]] = {}
+        for index, state in states.items():
+            if state["state"]:
+                named = own_names(self.array, index)
+                begun[index] = {named[own]: value for own, value in state["state"].items()}
+            else:
+                self._reset_row(index)
+        if begun:
+            self._load_members(begun)
+
+    def _regrouped(self, index: int, groups: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+        """The values of a member by the number of a group here."""
+        known = own_names(self.array, index)
+        home = {name: k for k, names in enumerate(self._names) for name in names}
+        wanted = {own for own, name in known.items() if name in home}
+        given = {own for group in groups for own in group["params"]}
+        where = f"{type(self).__name__}, member {index}"
+        if given != wanted:
+            raise OptimError("of a member with other parameters", where=where, got=sorted(given - wanted),
+                             accepted=str(sorted(wanted - given)))  # fmt: skip
+        found: dict[int, Mapping[str, Any]] = {}
+        for group in groups:
+            for own in group["params"]:
+                if found.setdefault(home[known[own]], group["values"]) != group["values"]:
+                    raise OptimError("parameters in other groups", where=f"{where}, {own}", got=group["values"])
+        return found
 
     def reset_member(self, index: int) -> None:
         """The member's state begins anew, and so do its lr schedules; other hyperparameters stay."""
@@ -286,8 +343,8 @@ class Surgery(abc.ABC):
         """A member's state by parameter, as torch's optimizer names it."""
 
     @abc.abstractmethod
-    def _load_member(self, index: int, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take a member's state; parameters that are not in it begin anew."""
+    def _load_members(self, states: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Take the state of these members; parameters that are not in it begin anew."""
 
     @abc.abstractmethod
     def _copy_rows(self, src: int, dst: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from hfta_nb.members.flattening import prevent_flattening
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.compare import difference
 from hfta_nb.padded.merge import Merger
+from hfta_nb.padded.unlike import Unlike
 
 
 class Blueprint:
@@ -31,7 +33,7 @@ class Blueprint:
         modules: by architecture, from its own paths of modules to those of the skeleton.
         shapes: by architecture and own name, the shape.
         roomy: whether member i has architecture i, and that alone; see `padded.roomy`.
-        spare: of such, templates of no member, for whose sizes there is room.
+        rooms: the modules that the skeleton was merged from: there is room for each.
 
     Raises:
         FusionError: they cannot be fused.
@@ -41,20 +43,31 @@ class Blueprint:
         own = templates if spent else [copied_module(t, where="fuse") for t in templates]
         self.templates = [prevent_flattening(t) for t in own]
         self.of = list(of)
-        self.spare: list[nn.Module] = []
         self.roomy = False
-        merger = Merger(self.templates, [self.of.index(a) if a in self.of else 0 for a in range(len(templates))])
-        self.skeleton = merger.merge()
-        self.names, self.modules, self.sites = merger.names, merger.modules, merger.sites
-        self.every_name = merger.every_name
-        self.shapes = [
-            {n: tuple(t.shape) for n, t in [*m.named_parameters(), *m.named_buffers()]} for m in self.templates
-        ]
+        self.rooms, self._room_of = list(self.templates), list(range(len(templates)))
+        self._merge([self.of.index(a) if a in self.of else 0 for a in range(len(templates))])
+
+    def _merge(self, members: Sequence[int]) -> None:
+        """Merge the rooms, always in the same order: the skeleton has the same modules and names each time.
+
+        Args:
+            members: by room, one of its members; for messages.
+        """
+        merger = Merger(self.rooms, members)
+        self.skeleton, room_of, self._room_modules = merger.merge(), self._room_of, merger.modules
+        self.names, self.modules = [dict(merger.names[r]) for r in room_of], [merger.modules[r] for r in room_of]
+        self.every_name = [merger.every_name[r] for r in room_of]
+        self.sites = merger.sites
+        for keyed in [*(s.values for s in merger.sites), *(u.kind_of for u in merger.unlikes)]:
+            by_room: dict[int, Any] = dict(keyed)
+            keyed.clear()
+            keyed.update({a: by_room[r] for a, r in enumerate(room_of) if r in by_room})
+        self.shapes = [_shapes(m) for m in self.templates]
         self._boxes = [
             {target: shapes[own] for own, target in names.items()}
             for names, shapes in zip(self.names, self.shapes, strict=True)
         ]
-        self.union = {n: tuple(t.shape) for n, t in [*self.skeleton.named_parameters(), *self.skeleton.named_buffers()]}
+        self.union = _shapes(self.skeleton)
 
     @classmethod
     def for_modules(cls, modules: Sequence[nn.Module], roomy: bool = False) -> Blueprint:
@@ -78,24 +91,38 @@ class Blueprint:
         """The blueprint of some of the members, with the same skeleton, so that every tensor keeps its layout."""
         if not self.roomy:
             return Blueprint(self.templates, [self.of[i] for i in indices])
-        chosen = [self.templates[self.of[i]] for i in indices]
-        others = [t for t in [*self.templates, *self.spare] if not any(t is own for own in chosen)]
-        modes = {path: module.training for path, module in chosen[0].named_modules()}
-        for other in others:  # nobody has kept up the mode of those that are spare
-            for path, module in other.named_modules():
-                module.training = modes.get(path, chosen[0].training)
-        made = Blueprint([*chosen, *_needed(chosen, others)], range(len(chosen)))
-        made.spare, made.roomy = made.templates[len(chosen) :], True
+        copies = {id(room): copied_module(room, where="fuse") for room in self.rooms}
+        here = dict(self.skeleton.named_modules())
+        for room, paths in zip(self.rooms, self._room_modules, strict=True):
+            for path, module in copies[id(room)].named_modules():  # nobody has kept up the mode of all rooms
+                module.training = nearest(here, paths[path]).training
+        made = object.__new__(Blueprint)
+        made.rooms = [prevent_flattening(copies[id(room)]) for room in self.rooms]
+        made._room_of, made.of, made.roomy = [self._room_of[i] for i in indices], list(range(len(indices))), True
+        # A room is the template of one member at most.
+        chosen = [copies.pop(id(self.templates[i]), None) or copied_module(self.templates[i]) for i in indices]
+        made.templates = [prevent_flattening(template) for template in chosen]
+        made._merge([0] * len(made.rooms))
+        for a, i in enumerate(indices):
+            if self.templates[i] is not self.rooms[self._room_of[i]]:
+                made.replace(a, made.templates[a])
         return made
 
     def replace(self, architecture: int, template: nn.Module) -> None:
-        """Let an architecture have other sizes, for which there is room in the skeleton."""
+        """Let an architecture have other sizes, for which there is room in the skeleton; see `roomy.admits`."""
         self.templates[architecture] = prevent_flattening(template)
-        self.shapes[architecture] = {
-            n: tuple(t.shape) for n, t in [*template.named_parameters(), *template.named_buffers()]
-        }
-        names = self.names[architecture]
+        self.shapes[architecture] = _shapes(template)
+        names, modules = self.names[architecture], self.modules[architecture]
         self._boxes[architecture] = {target: self.shapes[architecture][own] for own, target in names.items()}
+        here = {id(module): path for path, module in self.skeleton.named_modules()}
+        own_path = {target: own for own, target in modules.items()}
+        for path, unlike in self.skeleton.named_modules():
+            if isinstance(unlike, Unlike) and unlike.bare:
+                unlike.put(architecture, unlike.kind_like(template.get_submodule(own_path[path])) or 0)
+        for site in self.sites:
+            own = own_path.get(here.get(id(site.module), ""))
+            if own is not None and id(site.module) in here and architecture in site.values:
+                site.values[architecture] = template.get_submodule(own).__dict__[site.name]
 
     def boxes(self, architecture: int) -> dict[str, tuple[int, ...]]:
         """An architecture's shapes, by name in the skeleton."""
@@ -163,17 +190,12 @@ class Blueprint:
         return narrow
 
 
-def _needed(chosen: Sequence[nn.Module], others: Sequence[nn.Module]) -> list[nn.Module]:
-    """Those of the others without which a tensor would be smaller."""
-    largest: dict[str, list[int]] = {}
-    found = []
-    for module in [*chosen, *sorted(others, key=lambda m: -sum(p.numel() for p in m.parameters()))]:
-        more = False
-        for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-            known = largest.setdefault(name, [0] * tensor.ndim)
-            if any(n > m for n, m in zip(tensor.shape, known, strict=True)):
-                largest[name] = [max(n, m) for n, m in zip(tensor.shape, known, strict=True)]
-                more = True
-        if more and not any(module is one for one in chosen):
-            found.append(module)
-    return found
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {n: tuple(t.shape) for n, t in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def nearest(modules: Mapping[str, nn.Module], path: str) -> nn.Module:
+    """The module at a path, or the innermost one above it."""
+    while path not in modules:
+        path = path.rpartition(".")[0]
+    return modules[path]

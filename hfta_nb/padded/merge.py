@@ -84,6 +84,7 @@ class Merger:
         names: by architecture, from its own names of parameters and buffers to those of the skeleton.
         every_name: the same, with all names of a tied tensor.
         modules: by architecture, from its own paths of modules to paths of the skeleton.
+        unlikes: all `Unlike` modules, those within others too.
 
     Raises:
         FusionError: from `merge`, if the modules have nothing in common to fuse.
@@ -92,6 +93,7 @@ class Merger:
     def __init__(self, templates: Sequence[nn.Module], members: Sequence[int]) -> None:
         self.templates, self.members = templates, members
         self.sites: list[Site] = []
+        self.unlikes: list[Unlike] = []
         self.names: list[dict[str, str]] = [{} for _ in templates]
         self.modules: list[dict[str, str]] = [{} for _ in templates]
         self._twins: dict[tuple[int, int], Tensor] = {}
@@ -151,6 +153,7 @@ class Merger:
         for kind in kinds:
             _register(unlike, kind, path)
         unlike.index_tensors()
+        self.unlikes.append(unlike)
         return unlike
 
     def _shell(self, mods: Mods, own: Mapping[int, str], path: str) -> nn.Module:

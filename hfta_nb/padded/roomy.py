@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from hfta_nb.members.copying import copied_module
-from hfta_nb.padded.compare import INTERNAL, Comparison, difference
+from hfta_nb.padded.compare import INTERNAL, Comparison
 from hfta_nb.padded.runtime import PaddedArchitectures
 from hfta_nb.padded.unlike import Unlike
 
@@ -41,12 +41,13 @@ def _alike(architectures: PaddedArchitectures, a: int, old: nn.Module, new: nn.M
         return False
     skeleton = dict(architectures.blueprint.skeleton.named_modules())
     varied = {(id(site.module), site.name) for site in architectures.blueprint.sites}
+    inside = {id(site.module) for site in architectures.blueprint.sites}
     for path, module in mine.items():
         other = theirs[path]
         comparison = Comparison(old, new)
         here = skeleton.get(architectures.blueprint.modules[a][path])
         if isinstance(here, Unlike) and here.choice is not None:
-            if _kind(here, other) is None:
+            if here.kind_like(other) is None or any(id(kind) in inside for kind in here.kinds):
                 return False
             continue
         if not comparison.same_type(type(module), type(other)):
@@ -63,11 +64,6 @@ def _alike(architectures: PaddedArchitectures, a: int, old: nn.Module, new: nn.M
     return True
 
 
-def _kind(unlike: Unlike, module: nn.Module) -> int | None:
-    """Which of the kinds at a place a module is."""
-    return next((i for i, kind in enumerate(unlike.kinds) if difference(kind, module) is None), None)
-
-
 def _attributes(module: nn.Module) -> dict[str, Any]:
     return {k: v for k, v in module.__dict__.items() if k not in INTERNAL and k != "training"}
 
@@ -78,18 +74,6 @@ def admit(architectures: PaddedArchitectures, member: int, module: nn.Module, sp
     Args:
         spent: nobody else uses the module, so that no copy is needed.
     """
-    blueprint = architectures.blueprint
-    a = blueprint.of[member]
-    old, new = blueprint.templates[a], module if spent else copied_module(module)
-    skeleton = {id(m): path for path, m in blueprint.skeleton.named_modules()}
-    paths = {target: own for own, target in blueprint.modules[a].items()}
-    for path, unlike in blueprint.skeleton.named_modules():
-        if isinstance(unlike, Unlike) and unlike.choice is not None:
-            unlike.put(a, _kind(unlike, new.get_submodule(paths[path])) or 0)
-    for site in blueprint.sites:
-        own = paths.get(skeleton[id(site.module)]) if id(site.module) in skeleton else None
-        if own is not None and a in site.values:
-            site.values[a] = new.get_submodule(own).__dict__[site.name]
-    blueprint.spare.append(old)
-    blueprint.replace(a, new)
+    a = architectures.blueprint.of[member]
+    architectures.blueprint.replace(a, module if spent else copied_module(module))
     architectures.replaced(a)

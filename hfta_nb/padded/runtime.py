@@ -16,7 +16,7 @@ from hfta_nb.errors import FusionError
 from hfta_nb.members.copying import copied_module
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
-from hfta_nb.padded.blueprint import Blueprint
+from hfta_nb.padded.blueprint import Blueprint, nearest
 from hfta_nb.padded.merge import Site
 from hfta_nb.padded.mode import PaddedMode, active
 from hfta_nb.padded.rules import PADDED
@@ -53,7 +53,7 @@ class PaddedArchitectures:
     def _flags_of(self, architecture: int) -> list[tuple[nn.Module, nn.Module]]:
         """The modules of a template, each with that of the skeleton whose mode it has."""
         paths, template = self.blueprint.modules[architecture], self.blueprint.templates[architecture]
-        return [(module, _nearest(self._here, paths[path])) for path, module in template.named_modules()]
+        return [(module, nearest(self._here, paths[path])) for path, module in template.named_modules()]
 
     def _slots_of(self, architecture: int) -> TensorSlots:
         """The slots of a template; most are never asked for."""
@@ -274,10 +274,3 @@ def _unpadded(value: Tensor) -> None:
             got=tag_of(value),
             remedy="give them a last layer of one size, or fuse them in separate arrays",
         )
-
-
-def _nearest(modules: Mapping[str, nn.Module], path: str) -> nn.Module:
-    """The module at a path, or the innermost one above it."""
-    while path not in modules:
-        path = path.rpartition(".")[0]
-    return modules[path]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
+from hfta_nb.padded.compare import difference
 from hfta_nb.padded.groups import Part, combined, nested
 from hfta_nb.padded.mode import PaddedMode, active
 from hfta_nb.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views
@@ -71,10 +72,19 @@ class Unlike(Holder):
             kind.train(mode)
         return self
 
+    @property
+    def bare(self) -> bool:
+        """Whether every architecture has a module here, and none of them has tensors."""
+        lacking = None in self.kind_of.values() or self._own.parameters or self._own.buffers
+        return not lacking and all(not kind.names for kind in self._kinds)
+
+    def kind_like(self, module: nn.Module) -> int | None:
+        """Which of the kinds a module is."""
+        return next((i for i, kind in enumerate(self.kinds) if difference(kind, module) is None), None)
+
     def choose(self, architectures: int, device: torch.device) -> None:
         """Let all kinds run for all members, if they are functions of one tensor."""
-        bare = all(not kind.names for kind in self._kinds)
-        if not bare or None in self.kind_of.values() or self._own.parameters or self._own.buffers:
+        if not self.bare:
             return
         self.choice = [torch.zeros(architectures, dtype=torch.bool, device=device) for _ in self.kinds]
         for architecture, number in self.kind_of.items():
@@ -83,6 +93,7 @@ class Unlike(Holder):
 
     def put(self, architecture: int, kind: int) -> None:
         """Let an architecture have this kind."""
+        self.kind_of[architecture] = kind
         for number, own in enumerate(self.choice or ()):
             own[architecture] = number == kind
 

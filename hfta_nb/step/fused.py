@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hfta_nb import optim
@@ -18,6 +17,7 @@ from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.errors import out_of_memory
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau
+from hfta_nb.step import states
 from hfta_nb.step.choices import by_step, check_scaled
 from hfta_nb.step.cuda import graph_of
 from hfta_nb.step.devices import SeveralDevices
@@ -336,12 +336,10 @@ class ArrayStep:
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return self.array.narrower(index)
 
-    def state(self) -> dict[str, Any]:
-        tensors = dict(self.array.named_parameters()) | dict(self.array.named_buffers())
+    def state(self, by_member: bool | None = None) -> dict[str, Any]:
         return {
-            "array": {k: v.detach() for k, v in tensors.items()},
+            **states.told(self.array, self.updates, by_member),
             "generators": self.array.generators.state_dict(),
-            "optimizers": [u.optimizer.state_dict() for u in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "done": self.done,
@@ -351,14 +349,10 @@ class ArrayStep:
             "threads": self.array.threads,
         }
 
-    @torch.no_grad()
     def load_state(self, state: Mapping[str, Any]) -> None:
-        tensors = dict(self.array.named_parameters()) | dict(self.array.named_buffers())
-        for name, value in state["array"].items():
-            tensors[name].copy_(value)
+        states.load(self.array, self.updates, state)
         self.array.generators.load_state_dict(state["generators"])
-        for update, optimizer, schedule in zip(self.updates, state["optimizers"], state["lr_schedulers"], strict=True):
-            update.optimizer.load_state_dict(optimizer)
+        for update, schedule in zip(self.updates, state["lr_schedulers"], strict=True):
             if update.lr_scheduler is not None:
                 update.lr_scheduler.load_state_dict(schedule)
         if self.scaler is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
-from hfta_nb.step import ArrayStep, editing
+from hfta_nb.step import ArrayStep, editing, states
 from hfta_nb.step.choices import by_step, lr_scheduler_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.progress import Progress
@@ -132,13 +131,8 @@ def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
     with warnings.catch_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")
         _go_on(run, state, "steps" if by_step(rows[0]) else "epoch")
-    fresh = run.step.state()
-    if {"optimizer", "decay_on"} & set(renewed):  # the state of the one before would not fit
-        return {**step, "optimizers": fresh["optimizers"], "lr_schedulers": fresh["lr_schedulers"]}
-    groups = [{k: v for k, v in one.items() if k in ("groups", "param_groups")} for one in fresh["optimizers"]]
-    values = copy.deepcopy({"lr_schedulers": fresh["lr_schedulers"], "groups": groups})
-    optimizers = [{**old, **new} for old, new in zip(step["optimizers"], values["groups"], strict=True)]
-    return {**step, "lr_schedulers": values["lr_schedulers"], "optimizers": optimizers}
+    fresh = run.step.state(states.MEMBERS in step) if isinstance(run.step, ArrayStep) else run.step.state()
+    return states.planned_anew(step, fresh, bool({"optimizer", "decay_on"} & set(renewed)))
 
 
 def _go_on(run: Progress, state: Mapping[str, Any], unit: str) -> None:

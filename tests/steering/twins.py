@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +15,14 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.data.order import order
+
+OPTIMIZERS: Mapping[str, Any] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "nadam": torch.optim.NAdam,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
 
 SAMPLES, HELD_OUT, FEATURES, CLASSES = 48, 16, 5, 3
 
@@ -42,15 +51,17 @@ class Twin:
         log: by epoch, its training and validation loss.
     """
 
-    def __init__(self, config: Mapping[str, Any], epochs: int, source: hfta.Data) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], epochs: int, source: hfta.Data, build: Callable[..., nn.Module] = net
+    ) -> None:
         self.config, self.epochs, self.data = dict(config), epochs, source.to(torch.device("cpu"), torch.float64)
         self.epoch = self.batch = self.steps = 0
         self.parts: list[tuple[float, int]] = []
         self.log: dict[int, tuple[float, float]] = {}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.get("seed", 0))
-            arguments = {name: self.config[name] for name in ("width", "p") if name in self.config}
-            self.module = net(**arguments).double()
+            arguments = {name: self.config[name] for name in inspect.signature(build).parameters if name in self.config}
+            self.module = build(**arguments).double()
             self.stream = torch.get_rng_state()
         self.optimizer = self._optimizer()
 
@@ -60,15 +71,14 @@ class Twin:
         return made
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[self.config.get("optimizer", "adam")]
-        return kind(self.module.parameters(), lr=0.0)
+        return OPTIMIZERS[self.config.get("optimizer", "adam")](self.module.parameters(), lr=0.0)
 
     def _values(self) -> dict[str, Any]:
         get = self.config.get
         values: dict[str, Any] = {"lr": self._lr(), "weight_decay": get("weight_decay", 0.0)}
-        if get("optimizer", "adam") == "adam":
+        if get("optimizer", "adam") in ("adam", "adamw", "nadam"):
             return values | {"betas": (get("beta1", 0.9), 0.999)}
-        return values | {"momentum": get("momentum", 0.0)}
+        return values | ({"momentum": get("momentum", 0.0)} if get("optimizer") in ("sgd", "rmsprop") else {})
 
     def _lr(self) -> float:
         lr, kind = float(self.config.get("lr", 1e-3)), self.config.get("lr_scheduler", "none")
@@ -158,13 +168,20 @@ class Twins:
         epochs: that members train which begin now.
     """
 
-    def __init__(self, study: hfta.Study) -> None:
-        self.study, self.epochs = study, 0
+    def __init__(self, study: hfta.Study, build: Callable[..., nn.Module] = net) -> None:
+        self.study, self.epochs, self.build = study, 0, build
         self.twins: dict[int, Twin] = {}
         cloned = {e.variant for e in study.history.edits if e.how == "cloned"}
         seeds = {variant.id: variant for variant in study.variants}
+        done: dict[int, int] = {}
         for event, _ in study.store.events():
+            if isinstance(event, ev.EpochDone):
+                done |= dict.fromkeys(event.variants, event.epoch)
             if isinstance(event, ev.RunStarted):
+                for id, twin in self.twins.items() if event.epochs > self.epochs else ():
+                    while twin.epoch < done.get(id, 0):  # its schedule spans more epochs from here on
+                        twin.finish_epoch()
+                    twin.epochs = max(twin.epochs, event.epochs)
                 self.epochs = event.epochs
                 for id in [v.id for v in event.variants if v.id not in cloned and v.id not in self.twins]:
                     variant = seeds[id]
@@ -173,7 +190,9 @@ class Twins:
                 self._follow(event)
 
     def _made(self, config: Mapping[str, Any]) -> Twin:
-        return Twin(config, self.epochs, self.study.data)  # type: ignore[arg-type]
+        if config.get("data_seed") is None:
+            config = {**config, "data_seed": self.study.seed}
+        return Twin(config, self.epochs, self.study.data, self.build)  # type: ignore[arg-type]
 
     def _follow(self, edit: ev.MemberEdited) -> None:
         if edit.how == "cloned":

@@ -1,0 +1,100 @@
+"""What is kept of an array's step: stacked where all members have one architecture, member by member elsewhere.
+
+How members of different architectures are padded, and what their parameters are called in the array, depends on who
+else is in it. A member's own tensors and optimizer state, by the names of its plain module, suit any array.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hfta_nb.array import FusedArray
+from hfta_nb.array.access import is_padded, own_tensors
+from hfta_nb.errors import StoreError
+from hfta_nb.step.update import Update
+
+MEMBERS = "members"
+"""The entry that a state has whose members are told one by one."""
+
+
+def told(array: FusedArray, updates: Sequence[Update], by_member: bool | None = None) -> dict[str, Any]:
+    """Tensors and optimizers of all members.
+
+    Args:
+        by_member: whether one by one; where None, if they are padded.
+    """
+    if is_padded(array) if by_member is None else by_member:
+        return {
+            MEMBERS: [
+                {
+                    "tensors": own_tensors(array, index),
+                    "optimizers": [update.optimizer.member_state(index) for update in updates],
+                }
+                for index in range(len(array))
+            ]
+        }
+    tensors = dict(array.named_parameters()) | dict(array.named_buffers())
+    return {
+        "array": {k: v.detach() for k, v in tensors.items()},
+        "optimizers": [u.optimizer.state_dict() for u in updates],
+    }
+
+
+@torch.no_grad()
+def load(array: FusedArray, updates: Sequence[Update], state: Mapping[str, Any]) -> None:
+    """Take what `told` gave, of an array that may have been padded otherwise.
+
+    Raises:
+        StoreError: a member has other tensors.
+        OptimError: a member has another optimizer.
+    """
+    if MEMBERS in state:
+        members = state[MEMBERS]
+        for index, member in enumerate(members):
+            tensors = own_tensors(array, index)
+            wanted, given = ({k: list(v.shape) for k, v in d.items()} for d in (tensors, member["tensors"]))
+            if wanted != given:
+                raise StoreError("a member with other tensors", where=f"member {index}", got=given,
+                                 accepted=str(wanted), remedy="has the family changed since?")  # fmt: skip
+            for name, value in member["tensors"].items():
+                tensors[name].copy_(value)
+        for number, update in enumerate(updates):
+            update.optimizer.load_members({i: member["optimizers"][number] for i, member in enumerate(members)})
+        return
+    mine = dict(array.named_parameters()) | dict(array.named_buffers())
+    for name, value in state["array"].items():
+        mine[name].copy_(value)
+    for update, optimizer in zip(updates, state["optimizers"], strict=True):
+        update.optimizer.load_state_dict(optimizer)
+
+
+def planned_anew(state: Mapping[str, Any], fresh: Mapping[str, Any], renewed: bool) -> dict[str, Any]:
+    """A state with the hyperparameters and lr schedules of another one of the same members.
+
+    Args:
+        fresh: the other one, told in the same way.
+        renewed: take the state of the optimizers as well.
+    """
+    fresh = copy.deepcopy({"lr_schedulers": fresh["lr_schedulers"], "optimizers": _optimizers(fresh)})
+    pairs = zip(_optimizers(state), fresh["optimizers"], strict=True)
+    if MEMBERS not in state:
+        optimizers = [new if renewed else {**old, **_values(new)} for old, new in pairs]
+        return {**state, "lr_schedulers": fresh["lr_schedulers"], "optimizers": optimizers}
+    members = [
+        {**member, "optimizers": new if renewed else [{**a, **_values(b)} for a, b in zip(old, new, strict=True)]}
+        for member, (old, new) in zip(state[MEMBERS], pairs, strict=True)
+    ]
+    return {**state, "lr_schedulers": fresh["lr_schedulers"], MEMBERS: members}
+
+
+def _optimizers(state: Mapping[str, Any]) -> list[Any]:
+    return [member["optimizers"] for member in state[MEMBERS]] if MEMBERS in state else list(state["optimizers"])
+
+
+def _values(optimizer: Mapping[str, Any]) -> dict[str, Any]:
+    """Its groups, as each kind of step calls them."""
+    return {k: v for k, v in optimizer.items() if k in ("groups", "param_groups")}
