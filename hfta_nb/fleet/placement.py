@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 from hfta_nb.errors import FleetError
 from hfta_nb.fleet.rates import positive
 
-MOST_PERMUTATIONS = 1024
-_TAIL = 7
-"""The first 1024 permutations in lexicographic order move the last 7 places only (6! < 1024 < 7!)."""
+MOST_PERMUTED = 7
+"""Groups of which all orders are tried: 5040."""
 
 
 def assign_devices(counts: Mapping[str, int], gpus_per_node: int) -> dict[str, list[int]]:
     """The devices of each group of a flotilla.
 
     Devices are handed out in ascending order. Groups that fill nodes come first, then pairs of groups that fill nodes
-    together, side by side, then the others in the order (of at most 1024 permutations) with the least sum of nodes per
-    device.
+    together, side by side, then the others, the last seven of them in the order with the least sum of nodes per device.
+    Where seven groups or fewer have an order with a smaller sum, they have that one.
 
     Args:
         counts: devices by the name of a group, each from 1.
@@ -39,7 +38,8 @@ def assign_devices(counts: Mapping[str, int], gpus_per_node: int) -> dict[str, l
         {'small': [3], 'large': [0, 1, 2]}
 
     Source:
-        Guan et al., "FLEET", MLSys 2020, Alg. 3, with its misprints corrected.
+        Guan et al., "FLEET", MLSys 2020, Alg. 3, with its misprints corrected. It tries 1024 orders of the groups that
+        are left over, and no order of all.
     """
     if not isinstance(counts, Mapping):
         raise FleetError("no counts", where="counts", got=counts, accepted="a mapping from a name to devices")
@@ -68,9 +68,11 @@ def place(counts: Sequence[int], per_node: int, devices: Sequence[int]) -> list[
         else:
             waiting.setdefault(count % per_node, []).append(i)
     rest = sorted(itertools.chain.from_iterable(waiting.values()))
-    order += rest[:-_TAIL]
+    order += rest[:-MOST_PERMUTED]
     begin = sum(counts[i] for i in order)
-    order += _best(rest[-_TAIL:], counts, per_node, devices[begin:])
+    order += _best(rest[-MOST_PERMUTED:], counts, per_node, devices[begin:])
+    if len(order) <= MOST_PERMUTED:
+        order = _best(order, counts, per_node, devices)
     found: list[list[int]] = [[] for _ in counts]
     begin = 0
     for i in order:
@@ -80,7 +82,7 @@ def place(counts: Sequence[int], per_node: int, devices: Sequence[int]) -> list[
 
 
 def _best(groups: list[int], counts: Sequence[int], per_node: int, devices: Sequence[int]) -> list[int]:
-    """The permutation with the least sum of nodes per device."""
+    """The order with the least sum of nodes per device; that of `groups` where no other one has less."""
     each = np.array([counts[i] for i in groups], dtype=np.int64)
     if len(set(each.tolist())) < 2:
         return groups
@@ -96,5 +98,5 @@ def _best(groups: list[int], counts: Sequence[int], per_node: int, devices: Sequ
 
 @functools.cache
 def _permutations(length: int) -> NDArray[np.int64]:
-    """The first permutations, in lexicographic order."""
-    return np.array(list(itertools.islice(itertools.permutations(range(length)), MOST_PERMUTATIONS)), dtype=np.int64)
+    """All permutations, in lexicographic order."""
+    return np.array(list(itertools.permutations(range(length))), dtype=np.int64)

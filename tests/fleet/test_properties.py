@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -73,6 +74,21 @@ def test_devices_are_handed_out_once(counts: list[int], per_node: int) -> None:
     assert sorted(device for devices in found.values() for device in devices) == list(range(sum(counts)))
     for devices in found.values():
         assert devices == list(range(devices[0], devices[-1] + 1))
+
+
+@settings(explored, max_examples=25)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 8))
+def test_no_order_of_the_groups_crosses_fewer_nodes(counts: list[int], per_node: int) -> None:
+    def cost(begin: int, count: int) -> float:
+        return ((begin + count - 1) // per_node - begin // per_node + 1) / count
+
+    def in_order(order: Sequence[int]) -> float:
+        begins = [0, *itertools.accumulate(order)]
+        return sum(cost(begin, count) for begin, count in zip(begins, order, strict=False))
+
+    found = fleet.assign_devices({str(i): count for i, count in enumerate(counts)}, per_node)
+    cost_found = sum(cost(devices[0], len(devices)) for devices in found.values())
+    assert cost_found <= min(map(in_order, itertools.permutations(counts))) + 1e-9
 
 
 @settings(explored, max_examples=25)

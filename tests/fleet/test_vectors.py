@@ -96,7 +96,14 @@ def test_the_devices_of_the_first_flotilla() -> None:
 
 @pytest.mark.parametrize(
     ("counts", "expected"),
-    [([4, 2, 2, 3, 1], 2.5833), ([3, 3, 2], 1.5), ([2, 6, 3, 5], 1.5667), ([5, 3], 0.7333), ([3, 3, 1, 1], 2.6667)],
+    [
+        ([4, 2, 2, 3, 1], 2.5833),
+        ([3, 3, 2], 1.5),
+        ([2, 6, 3, 5], 1.5667),
+        ([5, 3], 0.7333),
+        ([3, 3, 1, 1], 2.6667),
+        ([2, 6, 3, 3, 2], 2.1667),
+    ],
 )
 def test_scores_of_placements(counts: list[int], expected: float) -> None:
     found = fleet.assign_devices({str(i): count for i, count in enumerate(counts)}, 4)
