@@ -119,6 +119,21 @@ class Searcher(Asking):
                 trial = self._of.get(variant)
                 if trial is not None and math.isfinite(metrics[self.monitor]):
                     self._note(trial, event.epoch, variant, metrics)
+        elif isinstance(event, ev.MemberChanged) and (trial := self._of.get(event.variant)) is not None:
+            if -1 in trial.states:  # it had ended
+                return
+            if event.state in ev.FINAL_STATES and event.reason != ev.WITH_RUN:
+                trial.live.discard(event.variant)
+                trial.states[event.variant] = event.state
+            else:
+                trial.live.add(event.variant)
+                trial.states.pop(event.variant, None)
+
+    def recalled(self) -> None:
+        """All of it is taken in: trials whose members had all ended are told of."""
+        for trial in self._trials.values():
+            if trial.ended and -1 not in trial.states:
+                self._tell(trial)
 
     @property
     def waiting(self) -> list[Trial]:

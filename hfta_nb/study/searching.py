@@ -177,6 +177,7 @@ def begin(study: Study, resumed: bool) -> None:
         _reclaim(study, searcher)
         for event, _ in study.store.events():
             searcher.recall(event)
+        searcher.recalled()
     _keep(study, searcher)
     if not searcher.home.shared:  # a dashboard opens that storage itself
         mirror.begin(searcher.optuna)

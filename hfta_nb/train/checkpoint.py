@@ -87,7 +87,7 @@ def keep_end(run: Progress) -> None:
     state = run.state()
     state["members"] = {**state["members"], "best": {}}
     index = run.group.index
-    trainer.ended[index] = End(index, trainer.ends.write_end(index, state), run.epoch, ids)
+    trainer.ended[index] = End(index, trainer.ends.write_end(index, state), run.epoch, ids, run.steps)
 
 
 def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
@@ -108,7 +108,8 @@ def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
     state |= {"members": books, **{name: state[name] - before for name, before in begun.items()}}
 
     def keep(index: int) -> None:
-        trainer.ended[index] = End(index, ends.write_end(index, state), int(state["epoch"]), list(done))
+        name = ends.write_end(index, state)
+        trainer.ended[index] = End(index, name, int(state["epoch"]), list(done), int(state["steps"]))
 
     return keep
 

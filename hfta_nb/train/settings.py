@@ -101,12 +101,14 @@ class End:
         file: its state, as `Ends` knows it.
         epochs: how many it has trained.
         members: variants that have trained so many.
+        steps: that each of them has made; 0 where it was kept by an earlier version.
     """
 
     array: int
     file: str
     epochs: int
     members: list[int]
+    steps: int = 0
 
 
 class Ends(Protocol):

@@ -88,7 +88,8 @@ def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int,
         return int(state["epoch"]) - start, int(state["steps"]) - first_step
     for end in trainer.ended.values():
         if variant in end.members:
-            return end.epochs, end.epochs * (trainer.batches(aside.find(trainer, run, variant)[0]) or 0)
+            length = trainer.batches(aside.find(trainer, run, variant)[0]) or 0
+            return end.epochs, end.steps or end.epochs * length
     return 0, 0
 
 
