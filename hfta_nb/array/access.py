@@ -7,12 +7,14 @@ names two exceptions, which involve no array: the C kernel of Adam (`optim`) and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
+from hfta_nb.eager import attributes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
@@ -20,6 +22,7 @@ from hfta_nb.eager.ownership import owner_of
 from hfta_nb.kernels.strategy import timing_cache, trials
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.members.padded_entries import clear_padded, keep_bits
+from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.threads import thread_scope
 from hfta_nb.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.replay.program import Program
@@ -28,6 +31,8 @@ __all__ = [
     "Arguments",
     "Inputs",
     "Program",
+    "attribute_changes",
+    "attributes_of",
     "call_module",
     "checkpoint",
     "clear_padded",
@@ -38,8 +43,10 @@ __all__ = [
     "own_names",
     "own_tensors",
     "owner",
+    "put_attributes",
     "same_architecture",
     "seeded_state",
+    "set_attributes",
     "snapshot",
     "suits",
     "take_member",
@@ -86,6 +93,31 @@ def know_calls(array: FusedArray, other: FusedArray) -> None:
 def is_padded(array: FusedArray) -> bool:
     """Whether the array has been built for members of different architectures."""
     return array._state.engine.architectures is not None
+
+
+def attributes_of(array: FusedArray, index: int) -> dict[tuple[str, str], Any]:
+    """The attributes that a member's forward has set, by path of the submodule and name; hooks are left out."""
+    with array._state.own_attributes():
+        found = array._state.engine.attributes.of(index)
+    return {place: value for place, value in found.items() if attributes.is_ordinary(place[1])}
+
+
+def set_attributes(array: FusedArray, index: int, values: Mapping[tuple[str, str], Any]) -> None:
+    """Let a member have these attributes."""
+    with array._state.own_attributes():
+        array._state.engine.attributes.keep(index, values)
+    array._state.engine.reset_member_modules()
+
+
+def attribute_changes(module: nn.Module) -> Callable[[], dict[tuple[str, str], Any]]:
+    """A function that returns the attributes of a plain module that have changed since now; see `attributes_of`."""
+    before = attributes.AttributesBefore(module, TensorSlots(module))
+    return lambda: {place: v for place, v in before.changes().items() if attributes.is_ordinary(place[1])}
+
+
+def put_attributes(module: nn.Module, values: Mapping[tuple[str, str], Any]) -> None:
+    """Let a plain module have these attributes."""
+    attributes.put(module, values)
 
 
 def own_names(array: FusedArray, index: int) -> dict[str, str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import MemberGenerators, PerMember
-from hfta_nb.array.access import call_module, flatten, unflatten
+from hfta_nb.array.access import attribute_changes, call_module, flatten, put_attributes, unflatten
 from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
@@ -19,6 +19,7 @@ from hfta_nb.step.choices import FUSED, by_step, check_scaled, factory_of, optim
 from hfta_nb.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import Objective, Row, Scores, ScoreSink, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.states import attributes_from, told_attributes
 
 
 @dataclass
@@ -72,6 +73,7 @@ class PlainStep:
         check_scaled([row], self.scaler is not None)
         self.by_step = by_step(row)
         self.updates = _updates(module, row, objective, metrics, epochs, steps_per_epoch)
+        self._attributes = attribute_changes(module)
 
     def __len__(self) -> int:
         return 1
@@ -197,6 +199,7 @@ class PlainStep:
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         return {
             "module": {k: v.detach() for k, v in tensors.items()},
+            "attributes": told_attributes(self._attributes()),
             "generators": self.generators.state_dict(),
             "optimizers": [_with_word_keys(update.optimizer.state_dict()) for update in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
@@ -210,6 +213,7 @@ class PlainStep:
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         for name, value in state["module"].items():
             tensors[name].copy_(value)
+        put_attributes(self.module, attributes_from(state.get("attributes", ())))
         self.generators.load_state_dict(state["generators"])
         for update, optimizer, schedule in zip(self.updates, state["optimizers"], state["lr_schedulers"], strict=True):
             saved = {int(k): v for k, v in optimizer["state"].items()}

@@ -7,14 +7,16 @@ else is in it. A member's own tensors and optimizer state, by the names of its p
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.access import is_padded, own_tensors
-from hfta_nb.errors import StoreError
+from hfta_nb.array.access import attributes_of, is_padded, own_tensors, set_attributes
+from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.step.update import Update
 
 MEMBERS = "members"
@@ -27,18 +29,22 @@ def told(array: FusedArray, updates: Sequence[Update], by_member: bool | None = 
     Args:
         by_member: whether one by one; where None, if they are padded.
     """
+    attributes = [told_attributes(attributes_of(array, index)) for index in range(len(array))]
+    kept = {"attributes": attributes} if any(attributes) else {}
     if is_padded(array) if by_member is None else by_member:
         return {
+            **kept,
             MEMBERS: [
                 {
                     "tensors": own_tensors(array, index),
                     "optimizers": [update.optimizer.member_state(index) for update in updates],
                 }
                 for index in range(len(array))
-            ]
+            ],
         }
     tensors = dict(array.named_parameters()) | dict(array.named_buffers())
     return {
+        **kept,
         "array": {k: v.detach() for k, v in tensors.items()},
         "optimizers": [u.optimizer.state_dict() for u in updates],
     }
@@ -52,6 +58,8 @@ def load(array: FusedArray, updates: Sequence[Update], state: Mapping[str, Any])
         StoreError: a member has other tensors.
         OptimError: a member has another optimizer.
     """
+    for index, listed in enumerate(state.get("attributes", ())):
+        set_attributes(array, index, attributes_from(listed))
     if MEMBERS in state:
         members = state[MEMBERS]
         for index, member in enumerate(members):
@@ -98,3 +106,50 @@ def _optimizers(state: Mapping[str, Any]) -> list[Any]:
 def _values(optimizer: Mapping[str, Any]) -> dict[str, Any]:
     """Its groups, as each kind of step calls them."""
     return {k: v for k, v in optimizer.items() if k in ("groups", "param_groups")}
+
+
+# Attributes that a model sets in its forward: a count of calls, a moving average.
+
+
+def told_attributes(values: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
+    """Attributes by path and name as a tree of tensors and plain data."""
+    found = []
+    for (path, name), value in values.items():
+        try:
+            found.append([path, name, _told(value)])
+        except TypeError:
+            where = f"{path}.{name}".lstrip(".")
+            words = f"{where}: a {type(value).__name__} that the model has set is not in checkpoints; a run that is "
+            warnings.warn(f"{words}resumed begins with the value that building gives it", StoreWarning, stacklevel=2)
+    return found
+
+
+def attributes_from(told: Sequence[Sequence[Any]]) -> dict[tuple[str, str], Any]:
+    """What `told_attributes` was given."""
+    return {(path, name): _from(value) for path, name, value in told}
+
+
+def _told(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str | torch.Tensor):
+        return value.detach() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, np.ndarray):
+        return {"array": torch.from_numpy(value)}
+    if isinstance(value, np.generic):
+        return {"number": torch.tensor(value)}
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_told(v) for v in value]}
+    if type(value) is dict:
+        return {"dict": [[_told(k), _told(v)] for k, v in value.items()]}
+    raise TypeError(type(value).__name__)
+
+
+def _from(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value.clone() if isinstance(value, torch.Tensor) else value
+    [(kind, inner)] = value.items()
+    if kind in ("array", "number"):
+        return inner.numpy().copy()[()]
+    if kind == "dict":
+        return {_from(k): _from(v) for k, v in inner}
+    items = [_from(v) for v in inner]
+    return tuple(items) if kind == "tuple" else items

@@ -24,6 +24,9 @@ OPTIMIZERS: Mapping[str, Any] = {
     "sgd": torch.optim.SGD,
 }
 
+LONGER = "to train on to epoch "
+"""Begins the reason of a change of a member that had ended."""
+
 SAMPLES, HELD_OUT, FEATURES, CLASSES = 48, 16, 5, 3
 
 
@@ -177,11 +180,12 @@ class Twins:
         for event, _ in study.store.events():
             if isinstance(event, ev.EpochDone):
                 done |= dict.fromkeys(event.variants, event.epoch)
+            if isinstance(event, ev.MemberChanged) and event.reason.startswith(LONGER):
+                twin = self.twins[event.variant]
+                while twin.epoch < done[event.variant]:  # its schedule spans more epochs from here on
+                    twin.finish_epoch()
+                twin.epochs = max(twin.epochs, int(event.reason.removeprefix(LONGER)))
             if isinstance(event, ev.RunStarted):
-                for id, twin in self.twins.items() if event.epochs > self.epochs else ():
-                    while twin.epoch < done.get(id, 0):  # its schedule spans more epochs from here on
-                        twin.finish_epoch()
-                    twin.epochs = max(twin.epochs, event.epochs)
                 self.epochs = event.epochs
                 for id in [v.id for v in event.variants if v.id not in cloned and v.id not in self.twins]:
                     variant = seeds[id]
