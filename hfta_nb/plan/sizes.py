@@ -82,9 +82,18 @@ def plainly_merged(a: nn.Module, b: nn.Module) -> bool:
                 continue
             if type(value) is not type(other) or not isinstance(value, _PLAIN):
                 return False
-            if value != other and (isinstance(value, bool | str) or not isinstance(value, int | float)):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number or _equal(value, other)):
                 return False
     return bool(_trained(a) == _trained(b))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values are sure to be equal; tensors without data within them can't be compared."""
+    try:
+        return bool(a == b)
+    except (RuntimeError, NotImplementedError):
+        return False
 
 
 _PLAIN = (bool, int, float, str, tuple, dict, set)
