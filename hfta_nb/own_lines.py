@@ -60,7 +60,7 @@ def own_line(error: BaseException) -> OwnLine | None:
     found = None
     while seen is not None:
         for frame in traceback.extract_tb(seen.__traceback__):
-            if _is_own(frame.filename):
+            if is_own(frame.filename):
                 found = OwnLine(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
         seen = seen.__cause__
     return found
@@ -71,7 +71,7 @@ def is_installed(path: str) -> bool:
     return path.startswith(installed()) or not _INSTALLED_IN.isdisjoint(path.split(os.sep))
 
 
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
     path = os.path.abspath(file)
     if file.startswith("<") and not file.startswith("<ipython-input"):
         return False

@@ -52,7 +52,7 @@ TABLE: dict[str, set[str]] = {
     "store": {"errors", "events"},
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
-    "data": {"errors"},
+    "data": {"errors", "own_lines"},
     "augment": {"errors", "events", "grid", "data"},
     "members": {"errors"},
     "kernels": {"errors", "members"},

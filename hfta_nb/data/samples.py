@@ -149,6 +149,7 @@ class Data(Inputs):
             after scaling to [0, 1]; None to not standardise. See `floats`.
         words: for texts of words, the word of each token.
         drop_last: leave out the last mini-batch of a pass if it is not full.
+        origin: makes the `Stream` of the data set that all this was read from; it stays in this process.
     """
 
     name: str
@@ -161,6 +162,10 @@ class Data(Inputs):
     standard: tuple[Tensor, Tensor] | None = None
     words: tuple[str, ...] = ()
     drop_last: bool = False
+    origin: Callable[[], Any] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "origin": None}
 
     batch_size = None
     """Of its own; a `Stream` may have one."""

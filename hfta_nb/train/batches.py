@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -122,6 +122,13 @@ class Batches(ABC):
     @abstractmethod
     def validation(self) -> Iterator[Batch]:
         """All validation samples."""
+
+    def state(self) -> dict[str, Any] | None:
+        """Where reading is, as plain data and tensors; None where the numbers of the pass and the batch say it."""
+        return None
+
+    def load_state(self, state: Mapping[str, Any] | None) -> None:  # noqa: B027 - most have none
+        """Go on from what `state` gave."""
 
     def close(self) -> None:  # noqa: B027 - resident data holds nothing
         """Let go of what is held open: a loader's processes, a thread."""
@@ -272,8 +279,8 @@ class Streamed(Batches):
         """
         if self._open is None or self._at != (epoch, start):
             self.close()
+            self._open = self._begin(epoch, start, seeds[0])
             self._at = (epoch, start)
-            self._open = self._ahead(self.data.training.batches(self.batch_size, seeds[0], epoch, skip=start))
         reader, number = self._open, start
         for x, y in self._waited_for(reader):
             self._at = (epoch, number + 1)
@@ -285,10 +292,17 @@ class Streamed(Batches):
             remedy = "a function must give fresh batches each time it is called"
             raise DataError("gave no batch", where=f"{self.data.name}, pass {epoch + 1}", remedy=remedy)
         self._length = number
+        self._at = (epoch + 1, 0)
         self.close()
 
+    def _begin(self, epoch: int, start: int, seed: int) -> Generator[tuple[Samples, Samples]]:
+        return self._ahead(self.data.training.batches(self.batch_size, seed, epoch, skip=start))
+
+    def _begin_validation(self) -> Generator[tuple[Samples, Samples]]:
+        return self._ahead(self.data.validation.batches(EVALUATION_BATCH, 0, 0))
+
     def validation(self) -> Iterator[Batch]:
-        reader = self._ahead(self.data.validation.batches(EVALUATION_BATCH, 0, 0))
+        reader = self._begin_validation()
         given = 0
         try:
             for x, y in reader:
@@ -321,6 +335,10 @@ class Streamed(Batches):
 
 def batches_of(data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> Batches:
     """The mini-batches of any data; see `Batches`."""
+    if isinstance(data, Stream) and data.held.varies:
+        from hfta_nb.train.consecutive import Consecutive
+
+        return Consecutive(data, batch_size, device, dtype)
     if isinstance(data, Stream):
         return Streamed(data, batch_size, device, dtype)
     resident = is_resident(data, device, dtype)

@@ -298,4 +298,5 @@ class Progress:
             "scores": scores.state(),
             "members": self.members.state(ids),
             "step": step.state(),
+            "data": self.source.state(),
         }

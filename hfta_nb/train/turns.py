@@ -57,7 +57,8 @@ def mates(trainer: Schedule, first: Todo, fitted: Fitted) -> Generator[Event, No
 
 def _shares(trainer: Schedule, todo: Todo) -> bool:
     settings, group = trainer.settings, todo.group
-    usable = settings.share_stream and isinstance(trainer.data, Stream)
+    data = trainer.data
+    usable = settings.share_stream and isinstance(data, Stream) and not data.held.varies
     return usable and not group.serial and group.index not in trainer.alone and len(_seeds(trainer, group)) == 1
 
 
