@@ -97,12 +97,12 @@ class Held:
 
     def moved(self, before: Values, after: Values) -> bool:
         """Whether reading what was read before has changed more than a cache or log, which grows."""
-        return any(self._counts(name, before.get(name), after.get(name)) for name in differing(before, after))
+        return any(self._counts(name, before, after) for name in differing(before, after))
 
-    def _counts(self, name: str, before: Any, after: Any) -> bool:
-        place = self.places.get(name)
-        grown = place is not None and place.kind == "contents" and len(before or ()) != len(after or ())
-        return not grown and name in self.places
+    def _counts(self, name: str, before: Values, after: Values) -> bool:
+        if name not in before or name not in after:  # of something that has come or gone
+            return False
+        return self.places[name].kind != "contents" or len(before[name]) == len(after[name])
 
     def drawn(self, before: Values, after: Values) -> bool:
         """Whether a generator has moved."""
@@ -247,7 +247,8 @@ def packed(values: Values) -> dict[str, Any]:
 def unpacked(tree: Mapping[str, Any], held: Held, where: str) -> Values:
     """What `packed` was given; a warning names what could not be kept."""
     lost = sorted(name for name, value in tree.items() if _lost(value))
-    unknown = sorted(set(tree) - set(held.places) - set(lost))
+    known = tuple(name.removesuffix("[...]") for name in tree if name in held.places)
+    unknown = sorted(name for name in tree if name not in held.places and not name.startswith(known))
     held.names |= set(tree)
     if lost:
         kinds = ", ".join(f"{shown([name])} ({_lost(tree[name])})" for name in lost)
