@@ -167,6 +167,14 @@ class Held:
         """Put in what `take` gave; what it does not have is as at first."""
         self._put({**(self._first or {}), **values})
 
+    def add(self, names: Iterable[str]) -> None:
+        """Put back these places as well, which nobody has changed here."""
+        now = self.look()
+        fresh = {name: now.get(name, MISSING) for name in set(names) - self.names}
+        self.names |= fresh.keys()
+        if self._first is not None:
+            self._first |= fresh
+
     def grow(self, before: Values, after: Values) -> None:
         """Note places that have changed for the first time."""
         fresh = differing(before, after) - self.names
@@ -249,7 +257,7 @@ def unpacked(tree: Mapping[str, Any], held: Held, where: str) -> Values:
     lost = sorted(name for name, value in tree.items() if _lost(value))
     known = tuple(name.removesuffix("[...]") for name in tree if name in held.places)
     unknown = sorted(name for name in tree if name not in held.places and not name.startswith(known))
-    held.names |= set(tree)
+    held.add(tree)
     if lost:
         kinds = ", ".join(f"{shown([name])} ({_lost(tree[name])})" for name in lost)
         words = f"{where}: {kinds} can't be kept in a checkpoint, so reading goes on with what is there now"

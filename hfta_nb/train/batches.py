@@ -92,11 +92,13 @@ class Batches(ABC):
         prepare: what is done to samples; None for `Data.floats`.
         own: whether every member has training samples of its own where all see the same ones, too: they will not once
             others join them, and a step with samples per member is another one, which is recorded anew.
+        evaluated: samples of validation that go through at once; None for the usual number.
         waited_s: how long the host has waited for samples so far; what `prepare` does is not in it.
     """
 
     prepare: Prepare | None = None
     own: bool = False
+    evaluated: int | None = None
 
     def __init__(self, data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self.batch_size, self.device, self.dtype = batch_size, device, dtype
@@ -129,6 +131,10 @@ class Batches(ABC):
 
     def load_state(self, state: Mapping[str, Any] | None) -> None:  # noqa: B027 - most have none
         """Go on from what `state` gave."""
+
+    @property
+    def _evaluated(self) -> int:
+        return self.evaluated or EVALUATION_BATCH
 
     def close(self) -> None:  # noqa: B027 - resident data holds nothing
         """Let go of what is held open: a loader's processes, a thread."""
@@ -209,8 +215,8 @@ class Resident(Whole):
         yield from self._numbered(self._waited_for(drawn), order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
-        for start in range(0, self.data.held_out, EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
+        for start in range(0, self.data.held_out, self._evaluated):
+            part = slice(start, start + self._evaluated)
             yield self._held_out(take(self.data.x_validation, part), take(self.data.y_validation, part))
 
 
@@ -234,7 +240,7 @@ class Hosted(Whole):
         yield from self._numbered(there, order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
-        rows = parts(torch.arange(self.data.held_out), EVALUATION_BATCH, 0)
+        rows = parts(torch.arange(self.data.held_out), self._evaluated, 0)
         reader = self._begin(self.data.x_validation, self.data.y_validation, rows)
         with contextlib.closing(reader):  # the pass through the training samples stays open beside it
             for sent in reader:
@@ -299,7 +305,7 @@ class Streamed(Batches):
         return self._ahead(self.data.training.batches(self.batch_size, seed, epoch, skip=start))
 
     def _begin_validation(self) -> Generator[tuple[Samples, Samples]]:
-        return self._ahead(self.data.validation.batches(EVALUATION_BATCH, 0, 0))
+        return self._ahead(self.data.validation.batches(self._evaluated, 0, 0))
 
     def validation(self) -> Iterator[Batch]:
         reader = self._begin_validation()
@@ -307,7 +313,7 @@ class Streamed(Batches):
         try:
             for x, y in reader:
                 given += 1
-                if given == LONG_PASS and self.data.validation.length(EVALUATION_BATCH) is None:
+                if given == LONG_PASS and self.data.validation.length(self._evaluated) is None:
                     warn_of_long_pass(f"{self.data.name}, validation", "end it after some batches")
                 yield self._held_out(x, y)
         finally:

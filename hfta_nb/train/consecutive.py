@@ -10,7 +10,7 @@ import torch
 
 from hfta_nb.data import Reading, Samples, Stream, packed, shown, unpacked
 from hfta_nb.errors import DataError, DataWarning
-from hfta_nb.train.batches import EVALUATION_BATCH, Batch, Streamed
+from hfta_nb.train.batches import Batch, Streamed
 
 
 class Consecutive(Streamed):
@@ -106,7 +106,7 @@ class Consecutive(Streamed):
         return reader
 
     def _read_validation(self) -> None:
-        for _ in self._reading.items(self.data.validation.batches(EVALUATION_BATCH, 0, 0)):
+        for _ in self._reading.items(self.data.validation.batches(self._evaluated, 0, 0)):
             pass
 
     def _begin_validation(self) -> Generator[tuple[Samples, Samples]]:
@@ -123,7 +123,7 @@ class Consecutive(Streamed):
         if not given:
             self._anchor_here()
         self._validated = [*(n for n in self._validated if n < given), given]
-        return self._ahead(self._reading.items(self.data.validation.batches(EVALUATION_BATCH, 0, 0)))
+        return self._ahead(self._reading.items(self.data.validation.batches(self._evaluated, 0, 0)))
 
     def _ahead(self, batches: Generator[tuple[Samples, Samples]]) -> Generator[tuple[Samples, Samples]]:
         """On the device; nothing is read before the step that needs it, for a validation may come first."""

@@ -110,6 +110,7 @@ class Turns:
         (seed,) = _seeds(trainer, first)
         self.trainer = trainer
         self.shelf = Shelf(trainer.data, int(first.rows[0]["batch_size"]), s.device, s.dtype, seed)
+        self.shelf.evaluated = s.validation_batch_size
         self.seats = [_Seat(trainer, todo, self.shelf) for todo in todos]
         self._ended: tuple[Group, tuple[int, float, int]] | None = None  # the latest that is done, not in a checkpoint
 

@@ -473,7 +473,9 @@ def test_loaders_give_what_they_give_in_a_loop_of_ones_own(kind: str) -> None:
 
 def test_workers_that_live_on_with_data_that_they_change_are_refused() -> None:
     loader = DataLoader(Base(Slotted()), SIZE, num_workers=1, persistent_workers=True)
-    with pytest.raises(DataError, match=r"got 'dataset.transform.count, dataset.transform.rng'; .*persistent_workers=False"):
+    with pytest.raises(
+        DataError, match=r"got 'dataset.transform.count, dataset.transform.rng'; .*persistent_workers=False"
+    ):
         data.resolve((loader, (X[:8], Y[:8])))
 
 
