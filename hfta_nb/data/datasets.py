@@ -15,7 +15,7 @@ from hfta_nb.data.held import Held
 from hfta_nb.data.items import sample_of, stacked
 from hfta_nb.data.judging import few, is_map_style
 from hfta_nb.data.randomness import Randomness
-from hfta_nb.data.samples import Data, Samples, leaves
+from hfta_nb.data.samples import Data, Origin, Samples, leaves
 from hfta_nb.data.streams import Stream, classes_of, declared, stream
 from hfta_nb.data.tensors import from_tensors, split_rows
 from hfta_nb.errors import DataError
@@ -68,7 +68,7 @@ def from_dataset(
             data = from_tensors(x, y, xv, yv, name=title, task=task, validation=held_out, num_classes=many)
             data = _with_facts(data, training, facts)
             origin = functools.partial(_as_read, training, validation, held_out, title, data.task, dict(data.facts))
-            return data if in_memory else replace(data, origin=origin)
+            return data if in_memory else replace(data, origin=Origin(data.x, data.y, origin))
     return _as_read(training, validation, held_out, title, task, facts)
 
 

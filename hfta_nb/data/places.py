@@ -11,6 +11,7 @@ import dis
 import functools
 import io
 import itertools
+import operator
 import os
 import random
 import types
@@ -363,9 +364,9 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray):
         return a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, dict):
-        return len(a) == len(b) and all(k in b and same(v, b[k]) for k, v in a.items())
+        return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
     if isinstance(a, list | tuple | deque):
-        return len(a) == len(b) and all(map(same, a, b))
+        return len(a) == len(b) and (all(map(operator.is_, a, b)) or all(map(same, a, b)))
     if isinstance(a, _ITERATORS):
         return repr(reduced(a)) == repr(reduced(b))
     return isinstance(a, (*_PLAIN, set, frozenset, bytearray)) and bool(a == b or (a != a and b != b))

@@ -75,9 +75,9 @@ def _as_given(data: AnyData) -> AnyData:
         StudyError: samples can't be read again alike.
     """
     if isinstance(data, Data):
-        if data.origin is None:
+        found: Stream | None = data.as_given()
+        if found is None:
             return data
-        found: Stream = data.origin()
         return replace(found.dropping_last() if data.drop_last else found, standard=data.standard, kept=data)
     if data.held.entropy:
         what = f"the data is not the same when it is read again: {data.held.entropy}"
