@@ -133,7 +133,7 @@ def _is_small(dataset: Any, name: str) -> bool:
     with Randomness(0).drawn():
         first = sample_of(dataset[0], f"{name}, sample 0")
     size = sum(t.numel() * t.element_size() for part in first for t in leaves(part))
-    return size * total <= SHARE_OF_MEMORY * psutil.virtual_memory().available
+    return bool(size * total <= SHARE_OF_MEMORY * psutil.virtual_memory().available)
 
 
 def _whole(dataset: Any) -> tuple[Samples, Samples]:

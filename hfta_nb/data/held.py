@@ -304,7 +304,7 @@ def _lost(tree: Any) -> str:
 def _unpacked(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
-    kind, value = tree["kind"], tree.get("value")
+    kind, value = tree["kind"], tree.get("value", [])
     if kind == "missing":
         return MISSING
     if kind == "tensor":

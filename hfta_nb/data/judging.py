@@ -57,7 +57,7 @@ def _name(part: Any, role: str) -> str:
 
 def _readable(part: Any, source: Source) -> Iterator[tuple[Callable[[Any], Any], list[Any]]]:
     """Ways to read a little of it."""
-    samples = part.dataset if isinstance(part, DataLoader) else part
+    samples: Any = part.dataset if isinstance(part, DataLoader) else part
     if is_map_style(samples) and len(samples):
         yield samples.__getitem__, few(samples)
     if isinstance(part, DataLoader) and part.num_workers:

@@ -48,9 +48,16 @@ MISSING = object()
 """In place of a value where there is none."""
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device, range, slice)
+_COMPARED: tuple[type[Any], ...] = (*_PLAIN, set, frozenset, bytearray)
 _CLOSED = (types.ModuleType, io.IOBase, types.CodeType, types.GeneratorType)
 _GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME")
-_ITERATORS = (itertools.count, itertools.cycle, type(iter([])), type(iter(())), type(iter(range(0))))
+_ITERATORS: tuple[type[Any], ...] = (
+    itertools.count,
+    itertools.cycle,
+    type(iter([])),
+    type(iter(())),
+    type(iter(range(0))),
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Place:
 
     kind: str
     get: Callable[[], Any]
-    put: Callable[[Any], None]
+    put: Callable[[Any], Any]
 
 
 @dataclass
@@ -117,8 +124,8 @@ def find(roots: Mapping[str, Any]) -> Found:
 
 def _everybodys() -> list[Any]:
     """Generators that everybody draws from: see `randomness`."""
-    numpys = np.random.mtrand._rand  # type: ignore[attr-defined]
-    return [numpys, numpys._bit_generator, random._inst, torch.default_generator, *torch.cuda.default_generators]  # type: ignore[attr-defined]
+    numpys = np.random.mtrand._rand
+    return [numpys, numpys._bit_generator, random._inst, torch.default_generator, *torch.cuda.default_generators]
 
 
 def _generator(value: Any) -> Place | None:
@@ -146,7 +153,7 @@ def _array(value: Any) -> Place:
             with torch.no_grad():
                 value.copy_(kept)
 
-        return Place("elements", lambda: value.detach().clone(), put)
+        return Place("elements", value.detach().clone, put)
     return Place("elements", value.copy, lambda kept: np.copyto(value, kept) if value.flags.writeable else None)
 
 
@@ -166,7 +173,7 @@ def _inner(where: str, value: Any, found: Found) -> Iterator[tuple[str, Any]]:
         yield from ((name if where == "loader" else f"{where}.{name}", getattr(value, name)) for name in LOADER)
     elif isinstance(value, tuple | frozenset):
         yield from _elements(where, enumerate(value))
-    elif isinstance(value, Mapping) and hasattr(value, "clear"):
+    elif isinstance(value, dict):
         found.note(f"{where}[...]", Place("contents", lambda: dict(value), functools.partial(_refill, value)))
         yield from _elements(where, value.items())
     elif isinstance(value, list | set | deque | bytearray):
@@ -360,7 +367,7 @@ def same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, Tensor):
         alike = a.shape == b.shape and a.dtype == b.dtype
-        return alike and bool(((a == b) | ((a != a) & (b != b))).all())
+        return bool(alike and ((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, np.ndarray):
         return a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, dict):
@@ -369,7 +376,7 @@ def same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and (all(map(operator.is_, a, b)) or all(map(same, a, b)))
     if isinstance(a, _ITERATORS):
         return repr(reduced(a)) == repr(reduced(b))
-    return isinstance(a, (*_PLAIN, set, frozenset, bytearray)) and bool(a == b or (a != a and b != b))
+    return isinstance(a, _COMPARED) and bool(a == b or (a != a and b != b))
 
 
 def reduced(iterator: Any) -> Any:
