@@ -5,11 +5,10 @@ The reference reads the data set as a user's loop does, in the study's order of 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,225 +16,39 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, Sampler, Subset, TensorDataset
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb.data import held, order
-from hfta_nb.errors import DataError, DataWarning, StudyError
-from hfta_nb.train.batches import Batches, batches_of
+from hfta_nb.errors import DataWarning, StudyError
 from hfta_nb.train.group_run import GroupRun
-from tests.contract.handed_over import Regressor, numbers
-
-N, SIZE, SEED = 24, 8, 5
-X, Y = numbers(N, 4), numbers(N, 1, seed=1)
-
-
-class Base(Dataset):
-    """Samples that a transform changes."""
-
-    def __init__(self, transform: Callable[[Tensor], Tensor] | None = None) -> None:
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        return (X[i] if self.transform is None else self.transform(X[i])), Y[i]
-
-
-class Randomizable:
-    """A transform as MONAI's, with a generator of its own."""
-
-    def __init__(self) -> None:
-        self.R = np.random.RandomState(1)
-
-    def randomize(self) -> None:
-        self.shift = float(self.R.rand())
-
-    def __call__(self, x: Tensor) -> Tensor:
-        self.randomize()
-        return x + self.shift
-
-
-class Compose:
-    def __init__(self, *transforms: Callable[[Tensor], Tensor]) -> None:
-        self.transforms = list(transforms)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        for transform in self.transforms:
-            x = transform(x)
-        return x
-
-
-class Slotted:
-    __slots__ = ("count", "rng")
-
-    def __init__(self) -> None:
-        self.rng, self.count = random.Random(1), 0
-
-    def __call__(self, x: Tensor) -> Tensor:
-        self.count += 1
-        return x + self.rng.random() * self.count
-
-
-class Buffered(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("reads", torch.zeros((), dtype=torch.float64))
-        self.generator = torch.Generator().manual_seed(2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.reads += 1
-        return x + torch.rand((), generator=self.generator) + self.reads
-
-
-def in_closure() -> Callable[[Tensor], Tensor]:
-    rng, reads = np.random.default_rng(1), [0]
-
-    def add(x: Tensor) -> Tensor:
-        reads[0] += 1
-        return x + rng.normal() + reads[0] // 5
-
-    return add
-
-
-def shifted(draw: Callable[[], float]) -> Callable[[Tensor], Tensor]:
-    return lambda x, draw=draw: x + draw()
-
-
-def noisy(x: Tensor, rng: np.random.Generator) -> Tensor:
-    return x + rng.normal()
-
-
-class Counting(Base):
-    """Changes after every `every` reads."""
-
-    def __init__(self, every: int) -> None:
-        self.reads, self.phase, self.every = 0, 0, every
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        self.reads = (self.reads + 1) % self.every
-        self.phase += self.reads == 0
-        return X[i] + self.phase, Y[i]
-
-
-class OfClass(Base):
-    rng = np.random.default_rng(4)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        return X[i] + self.rng.normal(), Y[i]
-
-
-GLOBAL = random.Random(9)
-
-
-class OfModule(Base):
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        return X[i] + GLOBAL.random(), Y[i]
-
-
-class Caching(Base):
-    """Augments each sample once."""
-
-    def __init__(self) -> None:
-        self.rng, self.cache = np.random.default_rng(3), {}
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        if i not in self.cache:
-            self.cache[i] = X[i] + self.rng.normal()
-        return self.cache[i], Y[i]
-
-
-class Told(Base):
-    def __init__(self) -> None:
-        self.set_epoch(0)
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch, self.rng = epoch, np.random.default_rng(epoch)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        return X[i] * self.epoch + self.rng.normal(), Y[i]
-
-
-class Iterated(Base):
-    def __init__(self) -> None:
-        self.number = itertools.count()
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        return X[i] + next(self.number), Y[i]
-
-
-class Mixing(Base):
-    """Mixes a sample with the one before."""
-
-    def __init__(self) -> None:
-        self.last = torch.zeros(4, dtype=torch.float64)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        found, self.last = X[i] + self.last / 2, X[i]
-        return found, Y[i]
-
-
-KINDS: dict[str, Callable[[], Dataset]] = {
-    "numpy": lambda: Base(functools.partial(noisy, rng=np.random.default_rng(3))),
-    "bound method": lambda: Base(shifted(np.random.default_rng(2).normal)),
-    "nested": lambda: Base(Compose(Compose(Randomizable()), Randomizable())),
-    "slots": lambda: Base(Slotted()),
-    "module": lambda: Base(Buffered()),
-    "closure": lambda: Base(in_closure()),
-    "counter": lambda: Counting(1),
-    "late counter": lambda: Counting(17),
-    "class": OfClass,
-    "global": OfModule,
-    "cache": Caching,
-    "set_epoch": Told,
-    "iterator": Iterated,
-    "mixing": Mixing,
-    "subset": lambda: Subset(Base(Randomizable()), range(N)),
-}
+from tests.contract.changing_data import (
+    KINDS,
+    SEED,
+    SIZE,
+    Base,
+    Counting,
+    Iterated,
+    N,
+    X,
+    Y,
+    assert_equal,
+    begin,
+    given,
+    in_closure,
+    own_loop,
+    reader,
+    taken,
+)
+from tests.contract.handed_over import Regressor
 
 
 @pytest.fixture(autouse=True)
-def as_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The generators of a class and of this module begin anew in each test."""
+def as_at_first() -> None:
+    """The generators of a class and of a module begin anew in each test."""
     begin()
-
-
-def begin() -> None:
-    OfClass.rng = np.random.default_rng(4)
-    GLOBAL.seed(9)
-
-
-def given(kind: str) -> Dataset:
-    """A data set as a user makes it, afresh."""
-    begin()
-    return KINDS[kind]()
-
-
-def own_loop(dataset: Any, passes: int = 3) -> list[Tensor]:
-    """The inputs of all batches in a loop of one's own."""
-    found = []
-    for epoch in range(passes):
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(epoch)
-        batches = order(N, SEED, epoch).split(SIZE)
-        found += [torch.stack([dataset[i][0] for i in rows.tolist()]) for rows in batches]
-    return found
-
-
-def reader(stream: Any) -> Batches:
-    return batches_of(stream, SIZE, torch.device("cpu"), torch.float64)
-
-
-def taken(source: Batches, epoch: int, start: int = 0) -> list[Tensor]:
-    return [batch.x for batch in source.epoch(epoch, start, [SEED])]
-
-
-def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
-    assert len(found) == len(expected)
-    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -409,87 +222,3 @@ def test_what_can_not_be_read_again_is_told(tmp_path: Path) -> None:
         made.check()
     with pytest.warns(DataWarning, match=r"os.urandom; so what is read now"):
         list(made.run(resume=True))
-
-
-# Loaders.
-
-
-class Shuffled(Sampler):
-    """Has a generator of NumPy's, and counts its passes."""
-
-    def __init__(self) -> None:
-        self.rng, self.epoch = np.random.default_rng(1), 0
-
-    def __len__(self) -> int:
-        return N
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        yield from np.roll(self.rng.permutation(N), self.epoch).tolist()
-
-
-def seeded(number: int) -> torch.Generator:
-    return torch.Generator().manual_seed(number)
-
-
-def collate(items: list[Any], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    return torch.stack([x for x, _ in items]) + rng.normal(), torch.stack([y for _, y in items])
-
-
-LOADERS: dict[str, Callable[[], DataLoader]] = {
-    "generator": lambda: DataLoader(Base(Randomizable()), SIZE, shuffle=True, generator=seeded(7)),
-    "sampler": lambda: DataLoader(Base(), SIZE, sampler=RandomSampler(Base(), True, N, generator=seeded(2))),
-    "own sampler": lambda: DataLoader(Base(Randomizable()), SIZE, sampler=Shuffled()),
-    "batch sampler": lambda: DataLoader(Base(), batch_sampler=BatchSampler(Shuffled(), SIZE, False)),
-    "collate": lambda: DataLoader(
-        Base(), SIZE, sampler=Shuffled(), collate_fn=functools.partial(collate, rng=np.random.default_rng(3))
-    ),
-    "workers": lambda: DataLoader(Base(Slotted()), SIZE, num_workers=2, shuffle=True, generator=seeded(7)),
-}
-
-
-@pytest.mark.parametrize("kind", LOADERS)
-def test_loaders_give_what_they_give_in_a_loop_of_ones_own(kind: str) -> None:
-    loader, expected = LOADERS[kind](), []
-    for epoch in range(3):
-        for sampler in (loader.sampler, loader.batch_sampler.sampler):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-        expected += [x for x, _ in loader]
-    stream = data.resolve((LOADERS[kind](), (X[:8], Y[:8])))
-    source = reader(stream)
-    assert_equal(taken(source, 0), expected[:3])
-    going = source.epoch(1, 0, [SEED])
-    next(going)
-    next(going)
-    state = source.state()
-    source.close()
-    resumed = reader(data.resolve((LOADERS[kind](), (X[:8], Y[:8]))))
-    resumed.load_state(state)
-    assert_equal(taken(resumed, 1, 2) + taken(resumed, 2), expected[5:])
-
-
-def test_workers_that_live_on_with_data_that_they_change_are_refused() -> None:
-    loader = DataLoader(Base(Slotted()), SIZE, num_workers=1, persistent_workers=True)
-    with pytest.raises(
-        DataError, match=r"got 'dataset.transform.count, dataset.transform.rng'; .*persistent_workers=False"
-    ):
-        data.resolve((loader, (X[:8], Y[:8])))
-
-
-def test_a_function_that_holds_a_generator() -> None:
-    def made() -> Callable[[], Iterator[Any]]:
-        rng = np.random.default_rng(1)
-
-        def batches() -> Iterator[Any]:
-            for rows in torch.arange(N).split(SIZE):
-                yield X[rows] + rng.normal(), Y[rows]
-
-        return batches
-
-    function = made()
-    expected = [x for _ in range(2) for x, _ in function()]
-    source = reader(data.resolve((made(), (X[:8], Y[:8]))))
-    assert_equal(taken(source, 0) + taken(source, 1), expected)
