@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import FamilyError, MemberError
+from hfta_nb.own_lines import told
 from hfta_nb.targets import shaped_as
 
 PACKAGE = "torchmetrics"
@@ -334,4 +335,6 @@ def _of_member(y: Any, member: int) -> Any:
 
 
 def _failed(name: str, member: int, error: Exception) -> MemberError:
-    return MemberError(f"{type(error).__name__}: {error}", where=f"member {member}, metric {name}").of(member)
+    line = told(error)
+    what = f"{type(error).__name__}: {error}" + (f"; {line}" if line else "")
+    return MemberError(what, where=f"member {member}, metric {name}").of(member)

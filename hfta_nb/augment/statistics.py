@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from hfta_nb.data import AnyData, Data
+from hfta_nb.data import AnyData, Data, Reading
 
 CHUNK = 4096
 """Images that are converted to float64 at a time."""
@@ -55,7 +55,9 @@ class Statistics:
         if isinstance(self.data, Data):
             return self.data.x  # type: ignore[no-any-return]
         found: list[Tensor] = []
-        reader = self.data.training.batches(CHUNK // 16, 0, 0)
+        if self.data.kept is not None:
+            return self.data.kept.x  # type: ignore[no-any-return]
+        reader = Reading(self.data.held).items(self.data.training.batches(CHUNK // 16, 0, 0))
         with contextlib.closing(reader):
             for x, _ in reader:
                 found.append(x)

@@ -75,7 +75,8 @@ trained as well. Exit code: 0; 1 if the run failed; 2 for wrong input; 130 if it
 STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "batch_size", "lr", "optimizer", "lr_scheduler"),
     *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
-    *("validate_every", "steps_per_epoch", "drop_last", "across", "capacity", "checkpointing", "compile"),
+    *("validate_every", "steps_per_epoch", "validation_batch_size", "drop_last", "across", "capacity"),
+    *("checkpointing", "compile"),
     *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds", "keep_checkpoints"),
 )
 """Options that define a study, which can't be given with --resume; --epochs can, as it makes a run longer."""
@@ -204,6 +205,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--keep-checkpoints", metavar="KIND", nargs="+", choices=("best", "last", "rungs"), help=kept)
     validate = "validate after every N-th epoch and after the last one (default: 1)"
     study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
+    size = "samples in a mini-batch of validation (default: 1024)"
+    study.add_argument("--validation-batch-size", metavar="N", type=_whole(1), help=size)
     study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
     study.add_argument("--seed", metavar="N", type=_whole(0), help="seed of the study (default: 0)")
     study.add_argument(

@@ -18,7 +18,18 @@ SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 """Axes with an option of their own: ``--lr 1e-3`` is ``--set lr=1e-3``."""
 
 PASSED_ON = (
-    *("epochs", "steps_per_epoch", "drop_last", "validate_every", "patience", "monitor", "seed", "dtype", "precision"),
+    *(
+        "epochs",
+        "steps_per_epoch",
+        "validation_batch_size",
+        "drop_last",
+        "validate_every",
+        "patience",
+        "monitor",
+        "seed",
+        "dtype",
+        "precision",
+    ),
     *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "device", "devices"),
     *("serial", "member_steps", "member_seconds", "keep_checkpoints"),
 )

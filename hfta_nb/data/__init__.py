@@ -5,6 +5,7 @@ from hfta_nb.data.catalogue_names import known, task_of
 from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
+from hfta_nb.data.held import Reading, packed, shown, unpacked
 from hfta_nb.data.once import Once, versions
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
@@ -27,6 +28,7 @@ __all__ = [
     "InFlight",
     "Once",
     "Placement",
+    "Reading",
     "Samples",
     "Stream",
     "StreamEndedError",
@@ -50,12 +52,15 @@ __all__ = [
     "names_for",
     "order",
     "orders",
+    "packed",
     "placed",
     "placement",
     "preprocessed",
     "resolve",
+    "shown",
     "take",
     "task_of",
     "tree_map",
+    "unpacked",
     "versions",
 ]

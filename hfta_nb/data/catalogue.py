@@ -10,10 +10,11 @@ from typing import Any
 from hfta_nb.data import clicks, english, photographs, shapes, tables
 from hfta_nb.data.catalogue_names import TASKS
 from hfta_nb.data.datasets import from_dataset
+from hfta_nb.data.judging import is_map_style
 from hfta_nb.data.readers import READERS, read
 from hfta_nb.data.readers.files import directory_of
 from hfta_nb.data.samples import Data
-from hfta_nb.data.streams import Stream, is_map_style, is_streamed, stream
+from hfta_nb.data.streams import Stream, is_streamed, stream
 from hfta_nb.data.tensors import from_tensors
 from hfta_nb.errors import DataError
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import psutil
 from torch.utils.data import IterableDataset, Subset
 
+from hfta_nb.data.held import Held
 from hfta_nb.data.items import sample_of, stacked
+from hfta_nb.data.judging import few, is_map_style
 from hfta_nb.data.randomness import Randomness
-from hfta_nb.data.samples import Data, Samples, leaves
-from hfta_nb.data.streams import Stream, classes_of, declared, is_map_style, stream
+from hfta_nb.data.samples import Data, Origin, Samples, leaves
+from hfta_nb.data.streams import Stream, classes_of, declared, stream
 from hfta_nb.data.tensors import from_tensors, split_rows
 from hfta_nb.errors import DataError
 
 SHARE_OF_MEMORY = 0.25
 """The share of free memory that data may take to be kept in memory."""
-
-CHUNK = 64
-"""Samples that are read before checking whether random numbers were drawn."""
 
 
 def from_dataset(
@@ -43,8 +45,11 @@ def from_dataset(
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
         held_out: the share held out, between 0 and 1.
         in_memory: True to keep it in memory whatever its size, False to stream it. By default it is kept in memory if
-            it takes less than a quarter of the free memory and reading draws no random numbers: a dataset that augments
-            its samples must be read again in each pass.
+            it takes less than a quarter of the free memory and samples are the same each time. They are taken to be
+            where reading draws no random numbers, neither torch's, NumPy's and Python's nor those of a generator that
+            the dataset or a transform holds, changes no attribute from read to read, uses no clock or ``os.urandom``,
+            and several samples that are read twice, in another order, are equal; a dataset with `set_epoch` is read
+            again in each pass.
         facts: numbers that a model needs, for example ``num_classes=10``; by default found from the data.
 
     Raises:
@@ -55,13 +60,21 @@ def from_dataset(
     title = name or _title(training)
     several = [training] if validation is None else [training, validation]
     if all(is_map_style(part) for part in several) and in_memory is not False:
-        read = [_whole(part, title, always=in_memory is True) for part in several]
-        if all(part is not None for part in read):
-            (x, y), *rest = (part for part in read if part is not None)
+        read = _read(several, title, always=in_memory is True)
+        if read is not None:
+            (x, y), *rest = read
             xv, yv = rest[0] if rest else (None, None)
             many = facts.get("num_classes") or declared(training)
             data = from_tensors(x, y, xv, yv, name=title, task=task, validation=held_out, num_classes=many)
-            return _with_facts(data, training, facts)
+            data = _with_facts(data, training, facts)
+            origin = functools.partial(_as_read, training, validation, held_out, title, data.task, dict(data.facts))
+            return data if in_memory else replace(data, origin=Origin(data.x, data.y, origin))
+    return _as_read(training, validation, held_out, title, task, facts)
+
+
+def _as_read(
+    training: Any, validation: Any, held_out: float, title: str, task: str | None, facts: dict[str, int]
+) -> Stream:
     if validation is None and is_map_style(training):
         kept, aside = split_rows(len(training), held_out)
         training, validation = Subset(training, kept.tolist()), Subset(training, aside.tolist())
@@ -82,22 +95,46 @@ def _with_facts(data: Data, dataset: Any, given: dict[str, int]) -> Data:
     return replace(data, facts={**facts, **given})
 
 
-def _whole(dataset: Any, name: str, *, always: bool) -> tuple[Samples, Samples] | None:
-    """All samples; None if they are to be streamed."""
+def _read(parts: Sequence[Any], name: str, *, always: bool) -> list[tuple[Samples, Samples]] | None:
+    """All samples of each part; None if they are to be streamed."""
+    held = Held({"dataset": parts[0], "validation dataset": parts[-1]})
+    begin = held.look()
+    try:
+        small = [_is_small(part, name) for part in parts]
+    finally:
+        held.put(begin)
+    if always:
+        return [_whole(part) for part in parts]
+    for part in parts:
+        with contextlib.suppress(Exception):  # told where it is read in earnest
+            held.judge(part.__getitem__, few(part))
+    if held.changeable or not all(small):
+        return None
+    found: list[tuple[Samples, Samples]] = []
+    for part in parts:
+        with Randomness(0).drawn():
+            part[0]  # what is opened once, say, is open now
+        before, drawn = held.look(), Randomness(0)
+        mark = drawn.mark()
+        with drawn.drawn():
+            found.append(_whole(part))
+        after = held.look()
+        if drawn.moved(mark) or held.drawn(begin, after) or held.moved(before, after):
+            held.put(begin)
+            return None
+    return found
+
+
+def _is_small(dataset: Any, name: str) -> bool:
+    """Whether all samples take little memory."""
     total = len(dataset)
     if not total:
         raise DataError("holds no samples", where=name)
-    drawn = Randomness(0)
-    before = drawn.mark()
-    items = []
-    with drawn.drawn():
+    with Randomness(0).drawn():
         first = sample_of(dataset[0], f"{name}, sample 0")
     size = sum(t.numel() * t.element_size() for part in first for t in leaves(part))
-    if not always and (drawn.moved(before) or size * total > SHARE_OF_MEMORY * psutil.virtual_memory().available):
-        return None
-    for start in range(0, total, CHUNK):
-        with drawn.drawn():
-            items += [dataset[i] for i in range(start, min(start + CHUNK, total))]
-        if not always and drawn.moved(before):
-            return None
-    return stacked(items)
+    return bool(size * total <= SHARE_OF_MEMORY * psutil.virtual_memory().available)
+
+
+def _whole(dataset: Any) -> tuple[Samples, Samples]:
+    return stacked([dataset[i] for i in range(len(dataset))])

@@ -127,6 +127,20 @@ def batches_in(samples: int, batch_size: int, drop_last: bool = False) -> int:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where data in memory comes from.
+
+    Attributes:
+        x, y: of training, as they were read.
+        stream: makes a `Stream` of the same data set.
+    """
+
+    x: Samples
+    y: Samples
+    stream: Callable[[], Any]
+
+
+@dataclass(frozen=True)
 class Data(Inputs):
     """Training and validation samples as tensors.
 
@@ -149,6 +163,7 @@ class Data(Inputs):
             after scaling to [0, 1]; None to not standardise. See `floats`.
         words: for texts of words, the word of each token.
         drop_last: leave out the last mini-batch of a pass if it is not full.
+        origin: the data set that all this was read from; it stays in this process.
     """
 
     name: str
@@ -161,6 +176,16 @@ class Data(Inputs):
     standard: tuple[Tensor, Tensor] | None = None
     words: tuple[str, ...] = ()
     drop_last: bool = False
+    origin: Origin | None = field(default=None, repr=False)
+
+    def as_given(self) -> Any:
+        """A `Stream` of the data set that all this was read from; None where it is not known, or no longer this."""
+        if self.origin is None or self.origin.x is not self.x or self.origin.y is not self.y:
+            return None
+        return self.origin.stream()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "origin": None}
 
     batch_size = None
     """Of its own; a `Stream` may have one."""

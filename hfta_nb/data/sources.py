@@ -1,7 +1,8 @@
 """Sources of batches that can be iterated repeatedly: tensors, a `Dataset`, a `DataLoader`, a function.
 
-Their random numbers are seeded separately for each pass, so that a repeated pass (of a member alone, or after an
-interruption) gives the same batches.
+The random numbers of torch, NumPy and Python are seeded for each pass, so that a repeated pass (of a member alone, or
+after an interruption) gives the same batches. Generators that the user's objects hold go on as in the user's loop: see
+`held`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import ChainDataset, ConcatDataset, DataLoader, IterableDataset, StackDataset, Subset
 
 from hfta_nb.data.items import batch_of, stacked
 from hfta_nb.data.order import order
@@ -40,6 +41,7 @@ class Source(ABC):
         takes_batch_size: whether it uses the run's batch size.
         drop_last: whether it leaves out the last batch of a pass if that is not full; of a source that takes the run's
             batch size.
+        tells: whether samplers and data sets that have `set_epoch` are told the number of each pass, as for training.
     """
 
     name = "data"
@@ -47,6 +49,7 @@ class Source(ABC):
     endless = False
     takes_batch_size = False
     drop_last = False
+    tells = True
 
     @property
     @abstractmethod
@@ -72,6 +75,20 @@ class Source(ABC):
             DataError: an item is not a batch, or reading fails.
         """
 
+    def _tell(self, epoch: int, *holders: Any) -> None:
+        """Call `set_epoch` of samplers and data sets, and of those within torch's wrappers of data sets."""
+        told: list[Any] = []
+        for holder in holders if self.tells else ():
+            tell = getattr(holder, "set_epoch", None)
+            if callable(tell) and not any(holder is one for one in told):
+                tell(epoch)
+                told.append(holder)
+            elif isinstance(holder, Subset):
+                self._tell(epoch, holder.dataset)
+            elif isinstance(holder, ConcatDataset | StackDataset | ChainDataset):
+                parts = holder.datasets
+                self._tell(epoch, *(parts.values() if isinstance(parts, dict) else parts))
+
     @contextlib.contextmanager
     def _telling(self, epoch: int, number: int) -> Iterator[None]:
         """Add the position in the data to errors of the reading code."""
@@ -95,15 +112,11 @@ class InOrder(Source):
     def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
         """Begin a pass: raw batches, before splitting."""
 
-    def _generators(self) -> list[torch.Generator]:
-        """The generators that it uses besides the default ones."""
-        return []
-
     def batches(
         self, batch_size: int, seed: int, epoch: int, skip: int = 0
     ) -> Generator[tuple[Samples, Samples], None, None]:
         """See `Source.batches`. Skipped batches are read."""
-        drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()), self._generators())
+        drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()))
         with self._telling(epoch, 0), drawn.drawn():
             reader = self._begin(batch_size, seed, epoch)
             self.endless = self.endless or never_ends(reader)
@@ -183,7 +196,6 @@ class DatasetSource(InOrder):
         self.dataset, self.shuffle = dataset, shuffle
         self.iterable = isinstance(dataset, IterableDataset)
         self._rows: tuple[tuple[int, int, int], Sequence[int]] | None = None  # of the latest pass
-        self._told: tuple[int, int] | None = None  # the latest pass of which the dataset was told
 
     @property
     def samples(self) -> int | None:
@@ -205,6 +217,8 @@ class DatasetSource(InOrder):
         if self.iterable:
             yield from super().batches(batch_size, seed, epoch, skip)
             return
+        with self._telling(epoch, skip), Randomness(zlib.crc32(f"{seed}/{epoch}".encode())).drawn():
+            self._tell(epoch, self.dataset)
         number = skip
         while number < (self.length(batch_size) or 0):
             yield self.batch(batch_size, seed, epoch, number)
@@ -221,10 +235,6 @@ class DatasetSource(InOrder):
         Raises:
             DataError: samples can't be read or stacked.
         """
-        if self._told != (seed, epoch):
-            with self._telling(epoch, number), Randomness(zlib.crc32(f"{seed}/{epoch}".encode())).drawn():
-                _tell_epoch(epoch, self.dataset)
-            self._told = (seed, epoch)
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}/{number}".encode()))
         with self._telling(epoch, number), drawn.drawn():
             rows = self._order(seed, epoch)[number * batch_size : (number + 1) * batch_size]
@@ -242,7 +252,7 @@ class DatasetSource(InOrder):
 
     def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
         """Begin a pass of an iterable dataset."""
-        _tell_epoch(epoch, self.dataset)
+        self._tell(epoch, self.dataset)
         reader = iter(self.dataset)
         self.endless = self.endless or never_ends(reader)
         while items := [item for _, item in zip(range(batch_size), reader, strict=False)]:
@@ -277,7 +287,8 @@ class LoaderSource(InOrder):
             return None
 
     def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
-        _tell_epoch(epoch, self.loader.sampler, self.loader.batch_sampler, self.loader.dataset)
+        batches = self.loader.batch_sampler
+        self._tell(epoch, self.loader.sampler, batches, getattr(batches, "sampler", None), self.loader.dataset)
         # Workers that live on would draw on from where the last pass left them, so each pass has its own.
         fresh = getattr(self.loader, "_get_iterator", None) if self.loader.persistent_workers else None
         reader = fresh() if fresh else iter(self.loader)
@@ -285,11 +296,6 @@ class LoaderSource(InOrder):
         read = getattr(getattr(reader, "_dataset_fetcher", None), "dataset_iter", None)
         self.endless = self.endless or never_ends(read)
         return reader
-
-    def _generators(self) -> list[torch.Generator]:
-        holders = (self.loader, self.loader.sampler, self.loader.batch_sampler)
-        found = [getattr(holder, "generator", None) for holder in holders]
-        return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 
 
 class FunctionSource(InOrder):
@@ -332,11 +338,3 @@ def _takes_one(function: Callable[..., Any]) -> bool:
             accepted="a function of nothing, or of one number",
         )
     return bool(asked) or any(p.name == "epoch" for p in places[:1])
-
-
-def _tell_epoch(epoch: int, *holders: Any) -> None:
-    """Call `set_epoch` of samplers and data sets that have it."""
-    for holder in holders:
-        tell = getattr(holder, "set_epoch", None)
-        if callable(tell):
-            tell(epoch)

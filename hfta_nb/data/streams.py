@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
+from hfta_nb.data.held import Held, Reading
+from hfta_nb.data.judging import LOOK_BATCH, is_map_style, judged
 from hfta_nb.data.labels import check_spread
 from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
@@ -19,15 +21,15 @@ from hfta_nb.errors import DataError
 LONGEST_LOOK = 10_000
 """The most batches that are read to count classes or words."""
 
-LOOK_BATCH = 64
-
 
 @dataclass(frozen=True, eq=False)
 class Stream(Inputs):
     """Training and validation samples that are read batch by batch; every member gets the same batches.
 
-    Made by `from_loader`, `from_batches` and `from_dataset`. Each pass seeds the random numbers of torch, NumPy, Python
-    and the loader's generator from the study's seed and the number of the pass.
+    Made by `from_loader`, `from_batches` and `from_dataset`. Each pass seeds the random numbers of torch, NumPy and
+    Python from the study's seed and the number of the pass. Generators that the data itself holds (a `DataLoader`'s, a
+    data set's, a transform's), and whatever else reading changes, go on from pass to pass as in a loop of one's own;
+    each array begins with them as they were given.
 
     Attributes:
         name: shown to people.
@@ -35,6 +37,9 @@ class Stream(Inputs):
         training, validation: sources of batches.
         first: the first batch, for shapes.
         facts: see `Data`.
+        held: what its objects hold that reading changes.
+        standard: see `Data`.
+        kept: the same samples in memory, where they are there as well.
     """
 
     name: str
@@ -43,8 +48,9 @@ class Stream(Inputs):
     validation: Source
     first: tuple[Samples, Samples]
     facts: Mapping[str, int] = field(default_factory=dict)
-
-    standard = None
+    held: Held = field(default_factory=lambda: Held({}))
+    standard: tuple[Tensor, Tensor] | None = None
+    kept: Data | None = None
 
     @property
     def batch_size(self) -> int | None:
@@ -170,7 +176,9 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
     sources = source_of(training, shuffle=True), source_of(validation, shuffle=False)
     for source, part in zip(sources, ("training", "validation"), strict=True):
         source.name = f"{name}, {part}"
-    firsts = [_first(source) for source in sources]
+        source.tells = part == "training"
+    held = judged(list(zip((training, validation), sources, strict=True)))
+    firsts = [_first(source, held) for source in sources]
     if sources[1].endless:
         what, accepted = "never ends, so a validation would not either", "a limited number of batches"
         raise DataError(what, where=sources[1].name, accepted=accepted, remedy="end it after some batches")
@@ -179,24 +187,14 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
     found = facts_of(task, *firsts[0], facts.get("num_classes"), sources[0].name)
     counted = [k for k in COUNTED if k in found and k not in facts]
     if counted and task != "regression":
-        found |= dict.fromkeys(counted, _count(task, counted, training, sources))
-    return Stream(name, task, sources[0], sources[1], firsts[0], {**found, **facts})
+        found |= dict.fromkeys(counted, _count(task, counted, training, sources, held))
+    held.switch(None)
+    return Stream(name, task, sources[0], sources[1], firsts[0], {**found, **facts}, held)
 
 
 def is_streamed(data: Any) -> bool:
     """Whether it is a loader, a dataset or a function rather than tensors."""
     return isinstance(data, DataLoader | IterableDataset) or is_map_style(data) or _is_function(data)
-
-
-def is_map_style(data: Any) -> bool:
-    """Whether samples can be read by index: torch's `Dataset`, an object with its methods, or a list of samples, which
-    are tuples that begin with a tensor or an array."""
-    if isinstance(data, list):
-        first = data[0] if data else None
-        return isinstance(first, tuple) and len(first) > 1 and hasattr(first[0], "shape")
-    if isinstance(data, IterableDataset | Tensor | tuple | Mapping | str | bytes) or hasattr(data, "__array__"):
-        return False
-    return callable(getattr(data, "__getitem__", None)) and callable(getattr(data, "__len__", None))
 
 
 def _is_function(data: Any) -> bool:
@@ -227,8 +225,8 @@ def source_of(part: Any, *, shuffle: bool) -> Source:
     raise DataError("not data", where="data", got=part, accepted=accepted, remedy=remedy)
 
 
-def _first(source: Source) -> tuple[Samples, Samples]:
-    reader = source.batches(LOOK_BATCH, 0, 0)
+def _first(source: Source, held: Held) -> tuple[Samples, Samples]:
+    reader = Reading(held).items(source.batches(LOOK_BATCH, 0, 0))
     try:
         found = next(reader, None)
     except DataError:
@@ -255,17 +253,17 @@ def _alike(training: tuple[Samples, Samples], validation: tuple[Samples, Samples
             )
 
 
-def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Source]) -> int:
+def _count(task: str, names: Sequence[str], training: Any, sources: Sequence[Source], held: Held) -> int:
     """Count classes or words."""
-    held = training.dataset if isinstance(training, DataLoader) else training
-    known = None if "vocab_size" in names else classes_of(held)
+    samples = training.dataset if isinstance(training, DataLoader) else training
+    known = None if "vocab_size" in names else classes_of(samples)
     if known is not None:
-        if declared(held) is None:
-            check_spread([(f"{sources[0].name}, targets", torch.as_tensor(_targets(held)))])
+        if declared(samples) is None:
+            check_spread([(f"{sources[0].name}, targets", torch.as_tensor(_targets(samples)))])
         return known
     highest, present = 0, torch.zeros(0, dtype=torch.long)
     for source in sources:
-        reader = source.batches(LOOK_BATCH, 0, 0)
+        reader = Reading(held).items(source.batches(LOOK_BATCH, 0, 0))
         for number, (x, y) in enumerate(reader):
             if number == LONGEST_LOOK or source.endless:
                 reader.close()

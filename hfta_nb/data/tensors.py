@@ -139,8 +139,6 @@ def _tensor(value: Any, where: str) -> Tensor:
     t = tensor_of(value, where, batched=True)
     if t.ndim == 0:
         raise DataError("a single number, not samples", where=where, got=t)
-    if t.dtype == torch.float64:
-        t = t.float()
     if t.is_floating_point() and not torch.isfinite(t).all():
         raise DataError("holds NaN or infinity", where=where, remedy="clean the data first")
     return t

@@ -75,7 +75,10 @@ def possible() -> bool:
 
 
 def readable(stream: Stream) -> dict[str, DatasetSource] | None:
-    """The parts of a stream that workers can read, by name: map-style data sets; None if training is none of them."""
+    """The parts of a stream that workers can read, by name: map-style data sets; None if training is none of them, or
+    what is read depends on what was read before."""
+    if stream.held.varies:
+        return None
     parts = {"training": stream.training, "validation": stream.validation}
     found = {name: s for name, s in parts.items() if isinstance(s, DatasetSource) and not s.iterable}
     on_host = all(t.device.type == "cpu" for part in stream.first for t in leaves(part))

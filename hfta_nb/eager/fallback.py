@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
@@ -18,6 +19,7 @@ from hfta_nb.eager.member_modules import MemberModules, restore_storage
 from hfta_nb.errors import MemberError
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten, versions
+from hfta_nb.own_lines import told
 from hfta_nb.rules.base import Context, SharedWrite
 from hfta_nb.rules.members import joined
 
@@ -43,8 +45,10 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
     inner = path_of(error, root)
     path = ".".join(p for p in (within, inner or "") if p)
     place = f"`{path}`" if path else "the model's own forward" if inner is not None else _outside(error)
-    text = str(error).strip() or "no message"
-    return MemberError(f"{type(error).__name__}: {text}", where=f"member {member}, {place}").of(member, within or None)
+    text, line = str(error).strip() or "no message", told(error, sys._getframe(1) if within else None)
+    what = f"{type(error).__name__}: " + (f"{text.rstrip('.')}; {line}" if line else text)
+    remedy = "does the model's forward return its result?" if inner is None and "'NoneType'" in text else ""
+    return MemberError(what, where=f"member {member}, {place}", remedy=remedy).of(member, within or None)
 
 
 def _outside(error: BaseException) -> str:

@@ -90,6 +90,17 @@ def steps_of(given: Any, data: AnyData) -> int | None:
     return None
 
 
+def validation_batch_of(given: Any, data: AnyData) -> int | None:
+    """The size of validation's mini-batches; None for the usual one, or that of the data's own mini-batches."""
+    if given is None:
+        return None
+    if isinstance(data, Stream) and not data.validation.takes_batch_size:
+        remedy = "leave it out, or set it where the batches are made: DataLoader(..., batch_size=...)"
+        raise StudyError(f"{data.name} has validation batches of its own size", where="validation_batch_size",
+                         got=given, remedy=remedy)  # fmt: skip
+    return positive("validation_batch_size", given)
+
+
 def capacity_of(given: Any) -> int | str | None:
     """Members per array: at most a number, all that fit (None), or the fastest number ("auto")."""
     if given is None or given == "auto":

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hfta_nb import events as ev
+from hfta_nb.data import AnyData, Data, Stream
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.grid import Grid, Variant
@@ -52,7 +53,8 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     count = min(count, stretch or count)
     alone = _alone(*_planned(study, variant))
     recorded = _up_to(member, study.metrics, count)
-    settings = replace(study.settings(), epochs=max(count, member.planned if stretch else study.epochs))
+    longest = max(count, member.planned if stretch else study.epochs)
+    settings = replace(study.settings(), epochs=longest, data=_as_given(study.data))
     twin = yield from _train_alone(study, settings, alone, count)
     differences = _largest(recorded, twin)
     tolerance = TOLERANCES[name]
@@ -64,6 +66,24 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     within = _loss(differences) <= tolerance
     decided = not within or tolerance <= max(TOLERANCES[name], _size(twin))
     yield ev.MemberChecked(time.time(), variant.id, count, differences, tolerance, within and decided, decided)
+
+
+def _as_given(data: AnyData) -> AnyData:
+    """The data as in a loop of one's own: a dataset that was read into memory is read batch by batch.
+
+    Raises:
+        StudyError: samples can't be read again alike.
+    """
+    if isinstance(data, Data):
+        found: Stream | None = data.as_given()
+        if found is None:
+            return data
+        return replace(found.dropping_last() if data.drop_last else found, standard=data.standard, kept=data)
+    if data.held.entropy:
+        what = f"the data is not the same when it is read again: {data.held.entropy}"
+        remedy = "draw from a generator that is seeded, such as torch's"
+        raise StudyError(what, where=data.name, remedy=remedy)
+    return data
 
 
 def _unchanged(study: Study, member: Member, variant: Variant) -> int:

@@ -65,6 +65,7 @@ class Definition:
         name: str | None = None,
         validate_every: int = 1,
         steps_per_epoch: int | None = None,
+        validation_batch_size: int | None = None,
         drop_last: bool = False,
         loss: Loss | str | None = None,
         metrics: Any = None,
@@ -88,6 +89,7 @@ class Definition:
         self.data, self.deterministic = self._suited(data, drop_last), deterministic
         self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
         self._pace(validate_every, steps_per_epoch, (patience, member_steps, member_seconds))
+        self.validation_batch_size = arguments.validation_batch_of(validation_batch_size, self.data)
         self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         how |= {"storage": storage, "skip_duplicates": skip_duplicates or None, "timeout": timeout}

@@ -47,6 +47,7 @@ def settings_of(study: Definition) -> Settings:
         study.across,
         *limits,
         share_stream=study.share_stream,
+        validation_batch_size=study.validation_batch_size,
         keep_last=keeping.LAST in study.keep_checkpoints,
         rungs=keeping.rungs(study),
     )

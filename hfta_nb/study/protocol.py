@@ -49,6 +49,7 @@ class Definition(Protocol):
     patience: int | None
     validate_every: int
     steps_per_epoch: int | None
+    validation_batch_size: int | None
     member_steps: int | None
     member_seconds: float | None
     keep_checkpoints: tuple[str, ...]

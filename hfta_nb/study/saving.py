@@ -67,6 +67,7 @@ def options(study: Definition) -> dict[str, Any]:
         "validate_every": study.validate_every,
         "steps_per_epoch": study.steps_per_epoch,
         **({"drop_last": True} if study.drop_last else {}),
+        **({"validation_batch_size": size} if (size := study.validation_batch_size) is not None else {}),
         **{n: v for n in ("member_steps", "member_seconds") if (v := getattr(study, n)) is not None},
         **({"keep_checkpoints": list(kept)} if len(kept := study.keep_checkpoints) > 1 else {}),
         **study.fixed,

@@ -89,6 +89,9 @@ class Study(Analysis, Checking, Definition):
             validation can be the best.
         steps_per_epoch: optimizer steps of an epoch; the order of the data continues in the next. None for one pass
             through the training data. Data without end needs it; a `DataWarning` tells of 10,000 batches in one pass.
+        validation_batch_size: samples in a mini-batch of validation: fewer take less memory, and only metrics that are
+            a mean over mini-batches depend on it. None for 1024. A `DataLoader` and a function that yields batches have
+            batches of their own.
         drop_last: leave out the last mini-batch of a pass if it is not full: batch norm can't train on a single sample.
         member_steps: optimizer steps after which a member ends, at the end of its epoch, even if `epochs` is not
             reached. None for no limit.

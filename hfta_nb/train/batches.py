@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -92,11 +92,13 @@ class Batches(ABC):
         prepare: what is done to samples; None for `Data.floats`.
         own: whether every member has training samples of its own where all see the same ones, too: they will not once
             others join them, and a step with samples per member is another one, which is recorded anew.
+        evaluated: samples of validation that go through at once; None for the usual number.
         waited_s: how long the host has waited for samples so far; what `prepare` does is not in it.
     """
 
     prepare: Prepare | None = None
     own: bool = False
+    evaluated: int | None = None
 
     def __init__(self, data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         self.batch_size, self.device, self.dtype = batch_size, device, dtype
@@ -122,6 +124,17 @@ class Batches(ABC):
     @abstractmethod
     def validation(self) -> Iterator[Batch]:
         """All validation samples."""
+
+    def state(self) -> dict[str, Any] | None:
+        """Where reading is, as plain data and tensors; None where the numbers of the pass and the batch say it."""
+        return None
+
+    def load_state(self, state: Mapping[str, Any] | None) -> None:  # noqa: B027 - most have none
+        """Go on from what `state` gave."""
+
+    @property
+    def _evaluated(self) -> int:
+        return self.evaluated or EVALUATION_BATCH
 
     def close(self) -> None:  # noqa: B027 - resident data holds nothing
         """Let go of what is held open: a loader's processes, a thread."""
@@ -202,8 +215,8 @@ class Resident(Whole):
         yield from self._numbered(self._waited_for(drawn), order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
-        for start in range(0, self.data.held_out, EVALUATION_BATCH):
-            part = slice(start, start + EVALUATION_BATCH)
+        for start in range(0, self.data.held_out, self._evaluated):
+            part = slice(start, start + self._evaluated)
             yield self._held_out(take(self.data.x_validation, part), take(self.data.y_validation, part))
 
 
@@ -227,7 +240,7 @@ class Hosted(Whole):
         yield from self._numbered(there, order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
-        rows = parts(torch.arange(self.data.held_out), EVALUATION_BATCH, 0)
+        rows = parts(torch.arange(self.data.held_out), self._evaluated, 0)
         reader = self._begin(self.data.x_validation, self.data.y_validation, rows)
         with contextlib.closing(reader):  # the pass through the training samples stays open beside it
             for sent in reader:
@@ -272,8 +285,8 @@ class Streamed(Batches):
         """
         if self._open is None or self._at != (epoch, start):
             self.close()
+            self._open = self._begin(epoch, start, seeds[0])
             self._at = (epoch, start)
-            self._open = self._ahead(self.data.training.batches(self.batch_size, seeds[0], epoch, skip=start))
         reader, number = self._open, start
         for x, y in self._waited_for(reader):
             self._at = (epoch, number + 1)
@@ -285,15 +298,22 @@ class Streamed(Batches):
             remedy = "a function must give fresh batches each time it is called"
             raise DataError("gave no batch", where=f"{self.data.name}, pass {epoch + 1}", remedy=remedy)
         self._length = number
+        self._at = (epoch + 1, 0)
         self.close()
 
+    def _begin(self, epoch: int, start: int, seed: int) -> Generator[tuple[Samples, Samples]]:
+        return self._ahead(self.data.training.batches(self.batch_size, seed, epoch, skip=start))
+
+    def _begin_validation(self) -> Generator[tuple[Samples, Samples]]:
+        return self._ahead(self.data.validation.batches(self._evaluated, 0, 0))
+
     def validation(self) -> Iterator[Batch]:
-        reader = self._ahead(self.data.validation.batches(EVALUATION_BATCH, 0, 0))
+        reader = self._begin_validation()
         given = 0
         try:
             for x, y in reader:
                 given += 1
-                if given == LONG_PASS and self.data.validation.length(EVALUATION_BATCH) is None:
+                if given == LONG_PASS and self.data.validation.length(self._evaluated) is None:
                     warn_of_long_pass(f"{self.data.name}, validation", "end it after some batches")
                 yield self._held_out(x, y)
         finally:
@@ -321,6 +341,10 @@ class Streamed(Batches):
 
 def batches_of(data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> Batches:
     """The mini-batches of any data; see `Batches`."""
+    if isinstance(data, Stream) and data.held.varies:
+        from hfta_nb.train.consecutive import Consecutive
+
+        return Consecutive(data, batch_size, device, dtype)
     if isinstance(data, Stream):
         return Streamed(data, batch_size, device, dtype)
     resident = is_resident(data, device, dtype)

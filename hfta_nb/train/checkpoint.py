@@ -61,6 +61,7 @@ def _load(run: Progress, state: Mapping[str, Any]) -> None:
     run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
     run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
     run.scores.load_state(state["scores"])
+    run.source.load_state(state.get("data"))
     put_values(run, int(state.get("epochs", run.settings.epochs)))
 
 

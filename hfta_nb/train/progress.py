@@ -68,6 +68,7 @@ class Progress:
         if shelf is None:
             self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
             self.source.own = self.settings.refilled
+            self.source.evaluated = self.settings.validation_batch_size
             self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         else:
             self.source, self.augmenting = SharedBatches(shelf), shelf.augmenting
@@ -298,4 +299,5 @@ class Progress:
             "scores": scores.state(),
             "members": self.members.state(ids),
             "step": step.state(),
+            "data": self.source.state(),
         }

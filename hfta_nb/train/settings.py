@@ -44,6 +44,7 @@ class Settings:
         member_steps, member_seconds: optimizer steps and seconds of training after which a member ends, at the end of
             its epoch; None for no such limit.
         share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
+        validation_batch_size: samples of validation that go through at once; None for the usual number.
         population: replaces members by others while they train; None for nothing.
         keep_last: whether the weights are kept with which a member ends, pauses, or was last validated.
         rungs: epochs of a member after which its weights are kept.
@@ -74,6 +75,7 @@ class Settings:
     member_steps: int | None = None
     member_seconds: float | None = None
     share_stream: bool = True
+    validation_batch_size: int | None = None
     population: Population | None = None
     keep_last: bool = False
     rungs: frozenset[int] = frozenset()

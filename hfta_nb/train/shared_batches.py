@@ -118,6 +118,15 @@ class Shelf:
         self._numbers = itertools.count()
 
     @property
+    def evaluated(self) -> int | None:
+        """See `Batches`."""
+        return self._source.evaluated
+
+    @evaluated.setter
+    def evaluated(self, size: int | None) -> None:
+        self._source.evaluated = size
+
+    @property
     def length(self) -> int | None:
         """Mini-batches in a pass; None while that is not known."""
         return self._source.length

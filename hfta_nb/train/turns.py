@@ -57,7 +57,8 @@ def mates(trainer: Schedule, first: Todo, fitted: Fitted) -> Generator[Event, No
 
 def _shares(trainer: Schedule, todo: Todo) -> bool:
     settings, group = trainer.settings, todo.group
-    usable = settings.share_stream and isinstance(trainer.data, Stream)
+    data = trainer.data
+    usable = settings.share_stream and isinstance(data, Stream) and not data.held.varies
     return usable and not group.serial and group.index not in trainer.alone and len(_seeds(trainer, group)) == 1
 
 
@@ -109,6 +110,7 @@ class Turns:
         (seed,) = _seeds(trainer, first)
         self.trainer = trainer
         self.shelf = Shelf(trainer.data, int(first.rows[0]["batch_size"]), s.device, s.dtype, seed)
+        self.shelf.evaluated = s.validation_batch_size
         self.seats = [_Seat(trainer, todo, self.shelf) for todo in todos]
         self._ended: tuple[Group, tuple[int, float, int]] | None = None  # the latest that is done, not in a checkpoint
 

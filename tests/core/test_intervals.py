@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
@@ -177,3 +178,38 @@ def test_an_endless_function_has_epochs_of_steps(tmp_path: Path) -> None:
     events = _run(study)
     assert [e.step for e in events if isinstance(e, ev.EpochDone)] == [6, 12, 18, 24]
     assert study.check([0, 1])["equal"].all()
+
+
+@pytest.mark.parametrize("kind", ["memory", "stream", "varying"])
+def test_validation_has_batches_of_the_size_that_is_asked_for(kind: str, tmp_path: Path) -> None:
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    sizes: set[int] = set()
+
+    def loss(out: Any, y: Any) -> Any:
+        sizes.add(len(y))
+        return ((out - y) ** 2).mean()
+
+    class Counted(TensorDataset):
+        def __getitem__(self, i: int) -> Any:
+            self.reads = getattr(self, "reads", 0) + 1
+            return super().__getitem__(i)
+
+    parts = {"memory": TensorDataset, "stream": TensorDataset, "varying": Counted}[kind]
+    training, held = (parts(part, part.sum(1, keepdim=True)) for part in (x[:16], x[16:]))
+    given = hfta.data.from_dataset(training, held, in_memory=kind == "memory")
+    own = {"epochs": 1, "batch_size": 16, "loss": loss, "dtype": "float64", "device": "cpu"}
+    losses = []
+    for size in (None, 10):
+        sizes.clear()
+        place = tmp_path / str(size)
+        study = hfta.Study("mlp", {"lr": [0.01]}, given, directory=place, validation_batch_size=size, width=2, **own)
+        list(study.run())
+        assert sizes == ({16, 24} if size is None else {16, 10, 4})
+        losses.append(study.history.members[0].curves["val_loss"].values[0])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-12)
+    assert "validation_batch_size=10," in study.to_code()
+    with pytest.raises(StudyError, match="validation_batch_size: not a positive whole number"):
+        hfta.Study("mlp", {"lr": [0.01]}, given, validation_batch_size=0)
+    loaders = (DataLoader(training, 8), DataLoader(held, 8))
+    with pytest.raises(StudyError, match="validation_batch_size: own data has validation batches of its own size"):
+        hfta.Study("mlp", {"lr": [0.01]}, loaders, validation_batch_size=4)

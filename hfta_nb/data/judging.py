@@ -1,0 +1,92 @@
+"""Whether samples are the same each time that they are read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from hfta_nb.data.held import Held, shown
+from hfta_nb.data.sources import InOrder, Source, TensorSource
+from hfta_nb.errors import DataError
+
+LOOK_BATCH = 64
+"""The size of batches that are looked at, where the data has none of its own."""
+
+
+def judged(parts: Sequence[tuple[Any, Source]]) -> Held:
+    """What the parts of some data hold that reading changes, found out by reading a little of them twice.
+
+    Args:
+        parts: training and validation, as given, and their sources.
+
+    Raises:
+        DataError: a loader's worker processes would keep it from pass to pass.
+    """
+    held = Held({_name(part, role): part for (part, _), role in zip(parts, ("training", "validation"), strict=False)})
+    for part, source in parts:
+        for read, keys in _readable(part, source):
+            with contextlib.suppress(Exception):  # told where it is read in earnest
+                held.judge(read, keys)
+        if isinstance(part, DataLoader):
+            _check_workers(part, source)
+    return held
+
+
+def is_map_style(data: Any) -> bool:
+    """Whether samples can be read by index: torch's `Dataset`, an object with its methods, or a list of samples, which
+    are tuples that begin with a tensor or an array."""
+    if isinstance(data, list):
+        first = data[0] if data else None
+        return isinstance(first, tuple) and len(first) > 1 and hasattr(first[0], "shape")
+    if isinstance(data, IterableDataset | Tensor | tuple | Mapping | str | bytes) or hasattr(data, "__array__"):
+        return False
+    return callable(getattr(data, "__getitem__", None)) and callable(getattr(data, "__len__", None))
+
+
+def _name(part: Any, role: str) -> str:
+    if isinstance(part, DataLoader):
+        return "loader" if role == "training" else "validation loader"
+    if role == "training" and (is_map_style(part) or isinstance(part, IterableDataset)):
+        return "dataset"
+    return str(getattr(part, "__name__", role))
+
+
+def _readable(part: Any, source: Source) -> Iterator[tuple[Callable[[Any], Any], list[Any]]]:
+    """Ways to read a little of it."""
+    samples: Any = part.dataset if isinstance(part, DataLoader) else part
+    if is_map_style(samples) and len(samples):
+        yield samples.__getitem__, few(samples)
+    if isinstance(part, DataLoader) and part.num_workers:
+        order = part.sampler if part.batch_sampler is None else part.batch_sampler
+        yield lambda _: next(iter(order)), [None]
+    elif isinstance(source, InOrder) and not (isinstance(source, TensorSource) or is_map_style(part)):
+        yield lambda _: _first_of(source), [None]
+
+
+def few(dataset: Any) -> list[int]:
+    """The numbers of some samples."""
+    last = len(dataset) - 1
+    return sorted({0, last // 2, last})
+
+
+def _first_of(source: Source) -> Any:
+    with contextlib.closing(source.batches(LOOK_BATCH, 0, 0)) as reader:
+        return next(reader, None)
+
+
+def _check_workers(loader: DataLoader[Any], source: Source) -> None:
+    """Check that no state is in processes that live on from pass to pass, where it can't be put back."""
+    if not loader.persistent_workers or loader.worker_init_fn is not None:
+        return
+    inner = Held({"dataset": loader.dataset, "collate_fn": loader.collate_fn})
+    if is_map_style(loader.dataset):
+        with contextlib.suppress(Exception):
+            inner.judge(*next(_readable(loader.dataset, source)))
+    if inner.keeps:
+        what = "worker processes that live on would change what the data holds, which can't be put back"
+        remedy = "DataLoader(..., persistent_workers=False), or draw from torch's random numbers"
+        raise DataError(what, where=source.name, got=shown(inner.names) or "set_epoch", remedy=remedy)
