@@ -22,7 +22,6 @@ from hfta_nb.data import (
     Stream,
     count,
     gathered,
-    is_resident,
     leaves,
     orders,
     take,
@@ -337,18 +336,6 @@ class Streamed(Batches):
             while ready is not None:
                 now, ready = ready, next(sent, None)
                 yield now.taken()
-
-
-def batches_of(data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> Batches:
-    """The mini-batches of any data; see `Batches`."""
-    if isinstance(data, Stream) and data.held.varies:
-        from hfta_nb.train.consecutive import Consecutive
-
-        return Consecutive(data, batch_size, device, dtype)
-    if isinstance(data, Stream):
-        return Streamed(data, batch_size, device, dtype)
-    resident = is_resident(data, device, dtype)
-    return (Resident if resident else Hosted)(data, batch_size, device, dtype)
 
 
 def parts(order: Tensor, batch_size: int, start: int, several: int = 1) -> Iterator[Tensor]:

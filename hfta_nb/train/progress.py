@@ -17,13 +17,14 @@ from hfta_nb.memory import Meter
 from hfta_nb.metrics import Metric
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, Step
-from hfta_nb.train.batches import Batch, Batches, batches_of
+from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.recording_cost import RecordingCost
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.settings import LAST, WeightsOf, weights_at
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
+from hfta_nb.train.sources import batches_of
 from hfta_nb.train.speed import SpeedProbe
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from hfta_nb.data import order
-from hfta_nb.train.batches import Batches, batches_of
+from hfta_nb.train.batches import Batches
+from hfta_nb.train.sources import batches_of
 from tests.contract.handed_over import numbers
 
 N, SIZE, SEED = 24, 8, 5
