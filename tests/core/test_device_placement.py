@@ -20,7 +20,8 @@ from hfta_nb import events as ev
 from hfta_nb.data import Ahead, Data, DeviceTransfer, gathered, is_resident, placed, placement
 from hfta_nb.errors import DataError
 from hfta_nb.train import batches
-from hfta_nb.train.batches import Batch, Batches, Hosted, Resident, batches_of
+from hfta_nb.train.batches import Batch, Batches, Hosted, Resident
+from hfta_nb.train.sources import batches_of
 
 CPU = torch.device("cpu")
 
