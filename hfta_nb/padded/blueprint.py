@@ -100,7 +100,8 @@ class Blueprint:
         made.rooms = [prevent_flattening(copies[id(room)]) for room in self.rooms]
         made._room_of, made.of, made.roomy = [self._room_of[i] for i in indices], list(range(len(indices))), True
         # A room is the template of one member at most.
-        chosen = [copies.pop(id(self.templates[i]), None) or copied_module(self.templates[i]) for i in indices]
+        own = [self.templates[i] for i in indices]
+        chosen = [copies.pop(id(t)) if id(t) in copies else copied_module(t) for t in own]
         made.templates = [prevent_flattening(template) for template in chosen]
         made._merge([0] * len(made.rooms))
         for a, i in enumerate(indices):

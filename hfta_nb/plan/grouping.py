@@ -204,6 +204,8 @@ class Draft:
             return (
                 "mixup, cutmix: shares of classes where they are on, class numbers elsewhere, for an own loss or metric"
             )
+        if self.rows[0].get("param_groups") is not None and shapes_of(self.modules[0]) != shapes_of(other.modules[0]):
+            return "param_groups: it chooses by names and shapes, which are the member's own only where all are alike"
         found, fit = self._fit(other.modules[0], across)
         if found is None and fit is not None:
             waste = self._waste(fit, other)

@@ -140,3 +140,34 @@ def test_an_attribute_that_is_not_in_checkpoints_is_told_of(tmp_path: Path) -> N
     made = hfta.Study(unkept, {"lr": [1e-3, 1e-2]}, data(), epochs=1, directory=tmp_path / "run", device="cpu")
     with pytest.warns(StoreWarning, match="memory: a set that the model has set is not in checkpoints"):
         list(made.run())
+
+
+@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("lr_scheduler", ["multistep", "cyclic", "onecycle", "sequential"])
+@pytest.mark.only(lr_scheduler=["multistep"])
+def test_a_resumed_run_keeps_its_milestones(tmp_path: Path, lr_scheduler: str, serial: bool) -> None:
+    """torch keeps milestones as a mapping from numbers."""
+
+    def made(name: str) -> hfta.Study:
+        given: dict[str, Any] = {"batch_size": 16, "dtype": "float64", "device": "cpu", "strategy": "fixed"}
+        given |= {"lr_scheduler": lr_scheduler, "serial": serial, "epochs": 4, "verify": "never"}
+        return hfta.Study(net, {"lr": [1e-3, 1e-2]}, data(), directory=tmp_path / name, **given)
+
+    whole = made("whole")
+    list(whole.run())
+    left(made("run"), 1, family=net)
+    again = made("run")
+    list(again.run(resume=True))
+    assert curves(again) == curves(whole)
+
+
+def by_name(name: str, parameter: torch.Tensor) -> dict[str, float]:
+    return {"weight_decay": 0.1} if name == "0.weight" else {"lr_scale": 0.5} if name == "2.weight" else {}
+
+
+def test_groups_are_chosen_by_the_names_of_members_alone(tmp_path: Path) -> None:
+    """In an array with a deeper member, the last layer of the others would have another name."""
+    made = search(tmp_path / "run", {"depth": [1, 2]}, param_groups=by_name, optimizer="sgd")
+    list(made.run())
+    assert {variant.config["depth"] for variant in made.variants} == {1, 2}
+    assert made.check(list(made.history.members))["equal"].all()
