@@ -13,6 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.array import PerMember, per_member
+from hfta_nb.array.access import HeldLoss as HeldLoss
+from hfta_nb.array.access import attach as attach
+from hfta_nb.array.access import held as held
+from hfta_nb.array.access import submodule_of as submodule_of
 from hfta_nb.errors import FamilyError, FusionError
 from hfta_nb.targets import as_numbers, shaped_as
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from hfta_nb.errors import FamilyError
 from hfta_nb.grid import AxisSpec
-from hfta_nb.losses import Loss
+from hfta_nb.losses import Loss, submodule_of
 
 OWN_AXES = ("lr", "weight_decay", "beta1", "beta2")
 """Training axes that every phase has separately, for example ``generator_lr``."""
@@ -117,10 +117,12 @@ def split(phases: Sequence[Phase], module: nn.Module, where: str) -> list[list[s
         FamilyError: a trained parameter is in no phase or in two, or a phase has none.
     """
     found: list[list[str]] = [[] for _ in phases]
+    held = [submodule_of(module, phase.score) for phase in phases]
+    own = [f"{name}." if name else "no loss with parameters" for name in held]
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue
-        mine = [k for k, phase in enumerate(phases) if phase.has(name)]
+        mine = [k for k, phase in enumerate(phases) if phase.has(name) or name.startswith(own[k])]
         if not mine:
             raise FamilyError(
                 "no phase trains this parameter",

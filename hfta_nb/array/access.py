@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
-from hfta_nb.eager import attributes
+from hfta_nb.eager import attributes, saved_functions
 from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.foreign_leaves import check_leaves
+from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.kernels.strategy import timing_cache, trials
 from hfta_nb.members.generators import seeded_state
+from hfta_nb.members.held_losses import HeldLoss, attach, held, of_member, submodule_of, take_losses, unseen
 from hfta_nb.members.padded_entries import clear_padded, keep_bits
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.threads import thread_scope
@@ -29,32 +32,43 @@ from hfta_nb.replay.program import Program
 
 __all__ = [
     "Arguments",
+    "FunctionStates",
+    "HeldLoss",
     "Inputs",
     "Program",
+    "attach",
     "attribute_changes",
     "attributes_of",
     "call_module",
+    "check_leaves",
     "checkpoint",
     "clear_padded",
     "flatten",
+    "functions_of",
     "fuse_roomy",
+    "held",
     "keep_bits",
     "know_calls",
+    "of_member",
     "own_names",
     "own_tensors",
     "owner",
     "put_attributes",
     "same_architecture",
+    "saved_functions",
     "seeded_state",
     "set_attributes",
     "snapshot",
+    "submodule_of",
     "suits",
+    "take_losses",
     "take_member",
     "tensor_map",
     "thread_scope",
     "tuning_of",
     "under_trial",
     "unflatten",
+    "unseen",
     "untimed_block_size",
 ]
 
@@ -63,6 +77,11 @@ def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
     """The array that a parameter belongs to, and its name there; None if it belongs to no array."""
     found = owner_of(parameter)
     return (found[0], found[1]) if found is not None and isinstance(found[0], FusedArray) else None
+
+
+def functions_of(array: FusedArray) -> FunctionStates:
+    """What losses and metrics keep for each member."""
+    return array._state.functions
 
 
 def snapshot(array: FusedArray) -> Callable[[], None]:

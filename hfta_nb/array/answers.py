@@ -17,6 +17,7 @@ from torch import nn
 from hfta_nb.array import initialising, surgery
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning, FusionError, OptimError
+from hfta_nb.members.arena import Arena
 from hfta_nb.padded.runtime import architectures_of
 
 _CLIPPING = {"clip_grad_norm_": "clip_grad_norm_", "clip_grad_norm": "clip_grad_norm_"}
@@ -118,6 +119,10 @@ class Answering:
         if architectures is None:
             return tuple(self._state.tensors.get_parameter(name).shape[1:])
         return architectures.boxes(index % len(self._state)).get(name)
+
+    def arena_of(self, name: str) -> Arena:
+        """The arena in which a parameter lies."""
+        return self._state.arena_of(name)
 
     def waste(self) -> float:
         """The fraction of the parameters that is padding; 0 for members of one architecture."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import storage, surgery
+from hfta_nb.array import fused_losses, storage, surgery
 from hfta_nb.array.answers import Answering
 from hfta_nb.array.explaining import rows_of, shown, table
 from hfta_nb.array.lazy import materialise
@@ -23,7 +23,7 @@ from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
 from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
-from hfta_nb.eager.gradients import call_module, target_of
+from hfta_nb.eager.gradients import function_call, target_of
 from hfta_nb.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.eager.ownership import set_owner
 from hfta_nb.eager.placement import Placement
@@ -32,6 +32,7 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
+from hfta_nb.members.held_losses import unseen
 from hfta_nb.padded.proof import prove
 from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.replay.calls import Calls
@@ -129,7 +130,8 @@ class FusedArray(Adjustable, Answering, Savable):
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, named = inputs.structure(leaves)
-            return module(*given, **named)
+            with unseen(module):
+                return module(*given, **named)
 
         with threads.thread_scope(self._state.settings.threads):
             return self._calls.forward(given, inputs, call, args if plain else ())
@@ -151,7 +153,7 @@ class FusedArray(Adjustable, Answering, Savable):
         sum over members.
 
         Args:
-            loss_fn: computes a scalar loss from ONE member's output and `y`.
+            loss_fn: computes a scalar loss from ONE member's output and `y`; or an array of losses with parameters.
             x: the input; a tuple for several positional inputs, a dict for keyword inputs.
             y: the target, or any tree of tensors. Tensors in `x` and `y` may be `per_member`.
             has_aux: `loss_fn` returns ``(loss, aux)``.
@@ -177,6 +179,8 @@ class FusedArray(Adjustable, Answering, Savable):
                 "not one factor per member", where="scale", got=list(scale.shape), accepted=f"[{len(self)}]"
             )
         self.take_over()
+        if isinstance(loss_fn, FusedArray):
+            return fused_losses.backward(self, loss_fn, x, y, has_aux, scale, only)
         tell_of_hooks(self, self._state.settings)
         asked = BackwardArgs(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
         call = partial(self._tuning.backward, asked, partial(self._backward, asked))
@@ -195,7 +199,7 @@ class FusedArray(Adjustable, Answering, Savable):
         members block by block, which ``array(x)`` cannot, and needs no autograd graph.
 
         Args:
-            loss_fn: computes a scalar loss from ONE member's output and `y`.
+            loss_fn: computes a scalar loss from ONE member's output and `y`; or an array of losses, as for `backward`.
             output: the result of ``array(x)``, or a tree computed from it whose tensors have a leading member axis.
             y: the target, or any tree of tensors, which may be `per_member`.
 
@@ -213,6 +217,8 @@ class FusedArray(Adjustable, Answering, Savable):
             >>> losses.shape, array.get_parameter("bias").grad.shape
             (torch.Size([3]), torch.Size([3, 2]))
         """
+        if isinstance(loss_fn, FusedArray):
+            return fused_losses.computed(self, loss_fn, output, y)[0]
         return self._losses(loss_fn, output, y)
 
     @own_execution
@@ -227,13 +233,12 @@ class FusedArray(Adjustable, Answering, Savable):
         Returns:
             The tree, each tensor with a leading M.
         """
+        if isinstance(function, FusedArray):
+            return fused_losses.evaluated(self, function, x, y)
         self.take_over()
         given = x, target_of(function, y)
         inputs = Inputs.of(given, len(self))
-
-        def call(module: nn.Module, leaves: list[Any]) -> Any:
-            given, target = inputs.structure(leaves)
-            return function(call_module(module, given), target)
+        call = function_call(function, inputs)
 
         def run() -> Any:
             with threads.thread_scope(self._state.settings.threads):
@@ -262,16 +267,14 @@ class FusedArray(Adjustable, Answering, Savable):
         Returns:
             The shortest time of one `backward` in seconds, by block size; empty if only one block size is possible.
         """
+        if isinstance(loss_fn, FusedArray):
+            return {}
         inputs = Inputs.of((x, target_of(loss_fn, y)), len(self))
         if inputs.grad_leaves():
             x, y = detached_inputs((x, y))
         with self._tuning.by_tune():
             step = partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only)
             return tune(self._calls, inputs, step, budget_s)
-
-    def arena_of(self, name: str) -> Arena:
-        """The arena in which a parameter lies."""
-        return self._state.arena_of(name)
 
     def explain(self) -> pandas.DataFrame:
         """How each function that the model has called so far is fused, one row per function.
@@ -328,9 +331,11 @@ class FusedArray(Adjustable, Answering, Savable):
     # Methods of nn.Module, applied to the arenas.
 
     def train(self, mode: bool = True) -> FusedArray:
-        super().train(mode)
+        with unseen(self._skeleton):
+            super().train(mode)
         for module in (self._skeleton, *self._state.pending):
-            module.train(mode)
+            with unseen(module):
+                module.train(mode)
         architectures = architectures_of(self._state)
         if architectures is not None:  # now, not by the next call: what a call changes can't be recorded
             architectures.copy_flags()
@@ -344,8 +349,7 @@ class FusedArray(Adjustable, Answering, Savable):
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
             storage.build(self._state)
             self._laid()
-        device = next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device)
-        self.generators.to(device)
+        self.generators.to(next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device))
         return self
 
     # Internal.

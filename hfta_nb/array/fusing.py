@@ -11,6 +11,7 @@ from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.lazy import check_settled, copied, has_lazy
 from hfta_nb.array.stack import blueprint, check_members, stack_members
 from hfta_nb.array.storage import take
+from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -148,6 +149,7 @@ def join(a: FusedArray, b: FusedArray) -> FusedArray:
     generators = MemberGenerators([*a.generators.states, *b.generators.states], a.generators.device)
     array = _array([*(a[i] for i in range(len(a))), *(b[i] for i in range(len(b)))], generators)
     state = array._state
+    state.functions = state.engine.functions = FunctionStates.joined(a._state.functions, b._state.functions)
     state.settings = a.settings.copy()
     size = a._tuning.home.block_size
     state.settings.block_size = len(array) if size == len(a) else size

@@ -26,23 +26,7 @@ _MOST = 8
 
 
 class OwnLoss(nn.Module):
-    """A loss in the form of a model.
-
-    Args:
-        function: computes the loss from one member's output and the target.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.__dict__["function"] = function  # parameters and buffers in it are shared by all members
-
-    def value(self, output: Any, target: Any) -> Tensor:
-        """One member's loss.
-
-        Raises:
-            FusionError: it is not a scalar.
-        """
-        return scalar(self.__dict__["function"](output, target))
+    """A loss in the form of a model: without tensors, and the function is called beside it."""
 
 
 class LossCalls:
@@ -54,9 +38,10 @@ class LossCalls:
     """
 
     def __init__(self, function: Callable[..., Any], outer: Calls) -> None:
-        self.outer = outer
+        self.outer, self.function = outer, function
         state = ArrayState(outer.state.generators)
-        take(state, OwnLoss(function), {}, {})
+        state.functions, state.called = outer.state.functions, (function,)
+        take(state, OwnLoss(), {}, {})
         self.calls = Calls(state, outer.helpers)
         state.settings.strategy = outer.state.settings.strategy
         install(state)
@@ -78,16 +63,20 @@ class LossCalls:
         plain = isinstance(output, Tensor) and isinstance(y, Tensor)
         if plain:
             given = Inputs((output, y), (True, False), tuple)
-            again = calls.forwards.again(given, partial(over, calls.state, _loss))
+            again = calls.forwards.again(given, partial(over, calls.state, self._loss))
             if again is not None:
                 return again  # type: ignore[no-any-return]
-        marked = _marked(output), y
-        inputs = Inputs.of(marked, len(calls.state))
+        tree = marked(output), y
+        inputs = Inputs.of(tree, len(calls.state))
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
-            return _loss(module, inputs.structure(leaves))
+            return self._loss(module, inputs.structure(leaves))
 
-        return calls.forward(marked, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
+        return calls.forward(tree, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
+
+    def _loss(self, module: nn.Module, leaves: Sequence[Any]) -> Tensor:
+        output, target = leaves
+        return scalar(self.function(output, target))
 
 
 class OwnLosses:
@@ -146,12 +135,8 @@ class OwnLosses:
         return found
 
 
-def _loss(module: nn.Module, leaves: Sequence[Any]) -> Tensor:
-    assert isinstance(module, OwnLoss)  # created by this class
-    return module.value(*leaves)
-
-
-def _marked(outputs: Any) -> Any:
+def marked(outputs: Any) -> Any:
+    """Outputs of an array as inputs of another: each tensor has one entry per member."""
     if isinstance(outputs, Tensor | PerMember):
         return per_member(outputs)
     return tensor_map(per_member, outputs)

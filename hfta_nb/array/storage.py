@@ -39,7 +39,7 @@ def take(
     slots.replace({**own, **buffers})
     state.skeleton, state.slots = skeleton, slots
     state.tensors = share(skeleton, nn.Module())
-    state.engine = Engine(skeleton, slots, state.generators)
+    state.engine = Engine(skeleton, slots, state.generators, functions=state.functions)
     state.engine.architectures = None if blueprint is None else PaddedArchitectures(blueprint, slots)
     state.owned = {} if blueprint is None else dict(blueprint.owned())
     if not state.pending:

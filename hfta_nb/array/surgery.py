@@ -88,6 +88,7 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     other.proven, other.verified, other.told = set(state.proven), dict(state.verified), state.told
     other.paths = {key: set(paths) for key, paths in state.paths.items()}
     other.engine.attributes = state.engine.attributes.select(chosen)
+    other.functions = other.engine.functions = state.functions.select(chosen)
     install(other)
     return other
 
@@ -112,6 +113,7 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
     state.generators.keep(dst, state.generators.states[src])
     with state.own_attributes():
         state.engine.attributes.copy_member(src, dst)
+    state.functions.copy_member(src, dst)
     state.engine.reset_member_modules()
     for follower in list(state.followers):
         follower.copy_member(src, dst)
@@ -145,6 +147,7 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int, spe
         theirs.keep(0, source.engine.attributes.of(src))
         state.engine.attributes.drop(index)
         state.engine.attributes.keep(index, theirs.select([0]).of(0))
+    state.functions.take(index, source.functions, src)
     state.engine.reset_member_modules()
 
 

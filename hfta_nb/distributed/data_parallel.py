@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.access import call_module, snapshot, untimed_block_size
+from hfta_nb.array.access import call_module, functions_of, snapshot, untimed_block_size
 from hfta_nb.distributed.batch_norm import Noticed, Synced
 from hfta_nb.distributed.gradients import Aside, sum_gradients
 from hfta_nb.distributed.outputs import Outputs, Part, marked, through
@@ -93,8 +93,11 @@ class DataParallel:
             As `FusedArray.backward`, the same on all ranks.
 
         Raises:
-            DistributedError: an input or output has no row per sample, or a rank is lost.
+            DistributedError: an input or output has no row per sample, a rank is lost, or the loss has parameters or
+                keeps something between calls.
         """
+        if isinstance(loss_fn, FusedArray) or hasattr(loss_fn, "of_module"):
+            raise _one_device("has parameters")
         sizes, rows = self._rows(x)
         self._stale = True
         self._try(sizes, rows)
@@ -104,6 +107,9 @@ class DataParallel:
                 with self._norms(sizes):
                     outputs = Outputs(call_module(self.array, rows), sizes, self.ranks)
                 losses = self.array.losses(self._part(loss_fn, 0) if has_aux else loss_fn, outputs.whole, y)
+                kept = functions_of(self.array).remember((loss_fn,))
+                if kept:  # it is called once more for what is beside the loss
+                    raise _one_device(f"keeps a value between calls, {kept}")
                 torch.autograd.backward((losses if scale is None else losses * scale.to(losses)).sum())
                 with self._norms(sizes):
                     outputs.backward(aside.inputs)
@@ -272,3 +278,8 @@ def _other(state: Tensor, rank: int) -> int:
     """The seed of a rank's stream, from the state of the stream of rank 0."""
     told = hashlib.sha256(state.cpu().numpy().tobytes() + rank.to_bytes(4, "little")).digest()
     return int.from_bytes(told[:8], "little") >> 1
+
+
+def _one_device(what: str) -> DistributedError:
+    return DistributedError(f"a loss that {what} can't be trained on several devices", where="loss_fn",
+                            remedy="train it on one device")  # fmt: skip

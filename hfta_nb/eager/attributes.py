@@ -8,7 +8,7 @@ see `mutable_values`). Later calls track the content of attributes that have cha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -46,7 +46,11 @@ class Attributes:
 
     def __init__(self, members: int) -> None:
         self.members = members
-        self.values: dict[AttributeKey, list[Any]] = {}
+        self.values: dict[Any, list[Any]] = {}
+
+    def copied(self, value: Any) -> Any:
+        """A copy of a member's value; the value itself where it can't be copied."""
+        return _copy_of(value)
 
     def copy(self) -> Attributes:
         return self.select(range(self.members))
@@ -54,29 +58,29 @@ class Attributes:
     def select(self, indices: Sequence[int]) -> Attributes:
         """Copies of the attributes of these members."""
         other = Attributes(len(indices))
-        other.values = {place: [_copy_of(v[i]) for i in indices] for place, v in self.values.items()}
+        other.values = {place: [self.copied(v[i]) for i in indices] for place, v in self.values.items()}
         return other
 
     def copy_member(self, src: int, dst: int) -> None:
         """Copy the attributes of member `src` to member `dst`."""
         for values in self.values.values():
-            values[dst] = _copy_of(values[src])
+            values[dst] = self.copied(values[src])
 
-    def keep(self, index: int, changes: Mapping[AttributeKey, Any]) -> None:
+    def keep(self, index: int, changes: Mapping[Any, Any]) -> None:
         """Store what one member has set."""
         for place, value in changes.items():
             self.values.setdefault(place, [MISSING] * self.members)[index] = value
 
-    def assign(self, place: AttributeKey, value: Any) -> None:
+    def assign(self, place: Any, value: Any) -> None:
         """Give all members a value, each its own copy; or `MISSING`, none."""
-        self.values[place] = [_copy_of(value) for _ in range(self.members)]
+        self.values[place] = [self.copied(value) for _ in range(self.members)]
 
     def drop(self, index: int) -> None:
         """Remove all attributes of a member."""
         for values in self.values.values():
             values[index] = MISSING
 
-    def of(self, index: int) -> dict[AttributeKey, Any]:
+    def of(self, index: int) -> dict[Any, Any]:
         """The attributes to set for a member."""
         return {place: v[index] for place, v in self.values.items() if v[index] is not MISSING}
 
@@ -98,11 +102,11 @@ class Attributes:
             raise Disagreement("members differ in which attributes they have set")
         return {
             # Hooks that were installed for each member are different functions that do the same.
-            place: rows[0][place] if place[1] in _HOOKS else _joined([row[place] for row in rows], context, place)
+            place: rows[0][place] if place[1] in _HOOKS else joined([row[place] for row in rows], context, place)
             for place in rows[0]
         }
 
-    def keep_block(self, indices: Sequence[int], changes: Mapping[AttributeKey, Any], context: Context) -> None:
+    def keep_block(self, indices: Sequence[int], changes: Mapping[Any, Any], context: Context) -> None:
         """Store what several members that ran at once have set."""
         for place, value in changes.items():
             if place[1] in _HOOKS:
@@ -112,7 +116,7 @@ class Attributes:
             leaves, rebuild = flatten(value)
             stacked = [context.stacked(v) if isinstance(v, Tensor) else v for v in leaves]
             for i, index in enumerate(indices):
-                own = [v.select(0, i) if isinstance(v, Tensor) else _copy_of(v) for v in stacked]
+                own = [v.select(0, i) if isinstance(v, Tensor) else self.copied(v) for v in stacked]
                 self.keep(index, {place: unflatten(rebuild, own)})
 
 
@@ -371,7 +375,14 @@ def _agree(a: Any, b: Any) -> bool:
         return False
 
 
-def _joined(values: list[Any], context: Context, place: AttributeKey) -> Any:
+def joined(
+    values: list[Any], context: Context, place: Sequence[str], copied: Callable[[Any], Any] | None = None
+) -> Any:
+    """One value for members that run at once: tensors stacked, other values if they agree.
+
+    Raises:
+        Disagreement: they don't.
+    """
     parts = [flatten(v) for v in values]
     first, rebuild = parts[0]
     out = []
@@ -381,7 +392,7 @@ def _joined(values: list[Any], context: Context, place: AttributeKey) -> Any:
                 stacked = torch.stack(column)
             out.append(context.wrapped(stacked))
         elif all(_agree(v, column[0]) for v in column):
-            out.append(_copy_of(column[0]))
+            out.append((copied or _copy_of)(column[0]))
         else:
             raise Disagreement(f"members have different values of {'.'.join(filter(None, place))}")
     del first

@@ -58,6 +58,7 @@ def without_effects(state: ArrayState, result: Any) -> bool:
     engine = state.engine
     if (
         engine.attributes.values
+        or state.functions.values.values
         or engine.process_streams.drawn
         or any(hook in used for hook in _HOOKS for used in engine.used)
     ):

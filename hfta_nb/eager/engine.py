@@ -16,6 +16,7 @@ from hfta_nb.eager.after_backward import BackwardChanges
 from hfta_nb.eager.attributes import AttributeKey, Attributes, tracked_attributes
 from hfta_nb.eager.checkpointing import recomputed_alone
 from hfta_nb.eager.executable_module import Architectures, BlockTensors, ExecutableModule
+from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.intercept import Handler, intercepted
 from hfta_nb.eager.member_modules import MemberModules, grown_buffers, restore_storage
 from hfta_nb.eager.results import concatenate
@@ -154,6 +155,7 @@ class Engine:
         attributes: attributes that members have set on themselves.
         plain: a member that runs alone calls torch's kernels only.
         architectures: creates the executable modules, if members have different architectures.
+        functions: what losses and metrics keep for each member.
         usage: which parameters were used by members that ran one by one, since the last reset.
         member_modules: copies of a module for members that run alone, by its id; for a submodule, by its path.
         one_by_one: paths of the submodules that run member by member.
@@ -177,6 +179,7 @@ class Engine:
     as_plain: bool = False
     current: int = 0
     architectures: Architectures | None = None
+    functions: FunctionStates = field(default_factory=lambda: FunctionStates(0))
 
     def __post_init__(self) -> None:
         self.attributes = Attributes(len(self.generators))
@@ -239,6 +242,7 @@ class Engine:
             with (
                 recomputed_alone(root, self.segments, self.generators) if self.segments else nullcontext(),
                 AloneMode(self.plain) if self._recurrent else nullcontext(),
+                self.functions.alone(member),
             ):
                 result, replaced = slots.call_and_keep(state, lambda: call(root, leaves))
             restore_storage(state, storages)
@@ -273,6 +277,7 @@ class Engine:
                 executable.within(context, state),
                 self._tracked(executable.root, executable.slots, given_attributes, changes),
                 intercepted(executable.root, executable.handlers, context),
+                self.functions.together(context, executable.padded),
             ):
                 result, replaced = executable.slots.call(state, lambda: call(executable.root, leaves))
             if self.paths is not None and context.path is not None:

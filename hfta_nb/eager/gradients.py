@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
+from hfta_nb.eager.foreign_leaves import check_leaves
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
+from hfta_nb.members.held_losses import of_member, unseen
 from hfta_nb.members.tree import tensor_map
 from hfta_nb.members.views import narrowed
 from hfta_nb.rules.autocast import uncast
@@ -33,14 +35,11 @@ class Arguments(NamedTuple):
 
 def call_module(module: nn.Module, given: Any) -> Any:
     """Call with a tuple of positional inputs, a dict of keyword inputs, one input, or `Arguments`."""
-    if isinstance(given, Arguments):
-        inputs, named = given
+    inputs, named = given if isinstance(given, Arguments) else (given, {})
+    with unseen(module):
         if isinstance(inputs, tuple):
             return module(*inputs, **named)
         return module(**inputs, **named) if isinstance(inputs, dict) else module(inputs, **named)
-    if isinstance(given, tuple):
-        return module(*given)
-    return module(**given) if isinstance(given, dict) else module(given)
 
 
 def target_of(function: Callable[..., Any], y: Any) -> Any:
@@ -71,9 +70,19 @@ def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Cal
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
         given, target = inputs.structure(leaves)
-        result = loss_fn(call_module(module, given), target)
+        result = of_member(loss_fn, module)(call_module(module, given), target)
         loss, aux = result if has_aux else (result, None)
         return scalar(loss), aux
+
+    return call
+
+
+def function_call(function: Callable[..., Any], inputs: Inputs) -> Call:
+    """The computation of `FusedArray.evaluate` for a member."""
+
+    def call(module: nn.Module, leaves: list[Any]) -> Any:
+        given, target = inputs.structure(leaves)
+        return of_member(function, module)(call_module(module, given), target)
 
     return call
 
@@ -99,6 +108,10 @@ def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> l
             found[i] = tensor.grad if before is None else before + tensor.grad
             tensor.grad = None
     return found
+
+
+def _tensors(leaves: Sequence[Any]) -> list[Tensor]:
+    return [v for v in leaves if isinstance(v, Tensor)]
 
 
 def _by_backward(total: Tensor, wanted: Sequence[Tensor]) -> list[Tensor | None]:
@@ -138,6 +151,7 @@ class Gradients:
     ) -> None:
         self.state, self.inputs, self.keep, self.watch, self.scale = state, inputs, keep, watch, scale
         self.only = only
+        self.functions = (state.skeleton, *state.functions.called)
         self.parameters = dict(state.tensors.named_parameters())
         self.fresh = {name for name, p in self.parameters.items() if p.grad is None}
         self.received: dict[str, list[Block]] = {}
@@ -161,6 +175,7 @@ class Gradients:
             losses, aux = self.state.engine.run(block, call, self.inputs)
             names = [name for name, p in block.parameters.items() if p.requires_grad and self._wants(name)]
             wanted = [block.parameters[name] for name in names] + self.given
+            check_leaves([losses], [*block.parameters.values(), *_tensors(self.inputs.leaves)], self.functions)
             if not wanted or not losses.requires_grad:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)

@@ -27,7 +27,7 @@ def runs_alone(state: ArrayState, plain: nn.Module, member: int, inputs: Inputs,
         return False
     now, process_now = list(generators.states), process_streams.stream_states()
     try:
-        with generators.member(member):
+        with generators.member(member), state.functions.tracked(state.functions.copied(state.functions.of(member)), {}):
             result = computation.call(plain, copied_leaves(inputs.member(member)))
             if computation.backward:
                 torch.autograd.backward(result[0])

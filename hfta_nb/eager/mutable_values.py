@@ -117,6 +117,18 @@ def restore_value(value: Any, before: Any) -> Any:
     elif isinstance(value, torch.Generator):
         value.set_state(before.get_state())
         return value
+    elif isinstance(value, random.Random):
+        value.setstate(before.getstate())
+        return value
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(before.get_state(legacy=False))
+        return value
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = before.bit_generator.state
+        return value
+    elif isinstance(value, np.ndarray) and value.shape == before.shape and value.flags.writeable:
+        value[...] = before
+        return value
     elif type(value) in (list, dict, set, deque):
         value.clear()
         value.update(before) if isinstance(value, dict | set) else value.extend(before)

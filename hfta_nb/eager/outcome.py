@@ -36,12 +36,14 @@ class Computation:
         backward: whether the loss is differentiated.
         scale: ``[M]``, factors of the losses for differentiation.
         only: names of the parameters by which losses are differentiated; None for all.
+        functions: losses, metrics and other functions that it calls.
     """
 
     call: Call
     backward: bool = False
     scale: Tensor | None = None
     only: Collection[str] | None = None
+    functions: tuple[Any, ...] = ()
 
 
 def result_outcome(result: Any, member: int | None) -> MemberOutcome:

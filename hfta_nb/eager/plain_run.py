@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hfta_nb.eager.attributes import AttributeKey, AttributesBefore, tracked_attributes, values_of
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.function_states import Place
 from hfta_nb.eager.outcome import (
     BUFFER,
     PARAMETER,
@@ -67,6 +68,7 @@ class PlainRun:
         self._leaves, self._own = copied_leaves(inputs.member(member)), inputs.per_member
         self._plain = plain_member(state, member)
         self._streams = dict(state.generators.states[member])
+        self._kept = state.functions.snapshot().select([member]).of(0)
         self.process_streams = state.engine.process_streams.start()
 
     def outcome(self, differentiate: bool = True) -> MemberOutcome:
@@ -173,9 +175,11 @@ class PlainRun:
         self, plain: nn.Module, leaves: list[Any], differentiate: bool
     ) -> tuple[MemberOutcome, PlainGraph | None]:
         computation, slots, changes = self.computation, self.state.slots, dict[AttributeKey, Any]()
+        functions, kept = self.state.functions, dict[Place, Any]()
         later: MemberOutcome = {}
         grads: MemberOutcome = {}
-        with tracked_attributes(plain, slots, {}, changes, deep=True, keep=True):
+        given = functions.copied(self._kept)
+        with tracked_attributes(plain, slots, {}, changes, deep=True, keep=True), functions.tracked(given, kept):
             result = computation.call(plain, leaves)
             self.answered = True
             found, outputs = result_outcome(result, None), differentiable(result)
@@ -187,6 +191,7 @@ class PlainRun:
         # Those too that the member has set in the array: the plain module may have put them back.
         places = {**self.state.engine.attributes.of(self.member), **changes}
         state = self._state_of(plain) | attribute_outcome(values_of(plain, slots, places))
+        state |= functions.outcome({**given, **kept})
         learns = not computation.backward and torch.is_grad_enabled() and outputs
         graph = PlainGraph(plain, leaves, outputs) if learns else None
         if graph is not None and differentiate:

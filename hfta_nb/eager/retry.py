@@ -78,7 +78,7 @@ def run_with_retry(
         MemberError: a member's own code fails, as it would alone. Buffers, random streams and settings are restored.
     """
     try:
-        with state.own_attributes():
+        with state.own_attributes(), state.functions.used(computation.functions):
             state.engine.follow_root()
             _draw_beside(state, inputs)
             return _retry_until_done(state, helpers, _Attempted(what, inputs, run, probe, computation, eager))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hfta_nb.eager.engine import Block, Engine
 from hfta_nb.eager.execution_settings import ExecutionSettings
+from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.ownership import Follower
 from hfta_nb.eager.padding import Padding
 from hfta_nb.members.arena import Arena
@@ -43,6 +44,8 @@ class ArrayState:
         awaited: by kind of call, how many calls waited for the caller's backward to compare their gradients.
         paths: by kind of call without its shapes, the paths (see `CallPath`) that were compared.
         capture: whether calls may be recorded and replayed.
+        functions: what losses and metrics keep for each member.
+        called: the loss, if the skeleton is one.
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
     """
@@ -67,6 +70,8 @@ class ArrayState:
         self.awaited: dict[tuple[Any, ...], int] = {}
         self.paths: dict[tuple[Any, ...], set[int]] = {}
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self.functions = FunctionStates(len(generators))
+        self.called: tuple[Any, ...] = ()
         self.capture, self.told = True, False
 
     def __len__(self) -> int:
@@ -116,6 +121,7 @@ class ArrayState:
         states = [dict(s) for s in self.generators.states]
         attributes = self.engine.attributes.copy()
         resized_buffers = {name: dict(rows) for name, rows in self.engine.resized_buffers.items()}
+        kept = self.functions.snapshot()
 
         def restore() -> None:
             with torch.no_grad():
@@ -125,5 +131,6 @@ class ArrayState:
             self.engine.attributes = attributes.copy()
             self.engine.reset_member_modules()
             self.engine.resized_buffers = {name: dict(rows) for name, rows in resized_buffers.items()}
+            self.functions.restore(kept)
 
         return restore

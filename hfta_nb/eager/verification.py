@@ -137,7 +137,11 @@ class Verification:
         """True if the call has changed state that the member holds."""
         rows = [arena.data[self.member] for arena in self.state.buffer_arenas]
         same = len(rows) == len(self._before) and all(map(torch.equal, rows, self._before))
-        return not same or bool(self.state.engine.attributes.values or self.state.engine.resized_buffers)
+        return not same or bool(
+            self.state.engine.attributes.values
+            or self.state.functions.values.values
+            or self.state.engine.resized_buffers
+        )
 
     def _together(self, result: Any) -> MemberOutcome:
         """The member's outcome in the array's call."""
@@ -153,6 +157,7 @@ class Verification:
             row = arena.data[m].clone()
             found |= {f"{BUFFER}{span.name}": row[span.start : span.stop].view(span.shape) for span in arena.spans}
         found |= {f"{BUFFER}{k}": rows[m] for k, rows in state.engine.resized_buffers.items() if m in rows}
+        found |= state.functions.outcome(state.functions.of(m))
         return found | stream_outcome(state.generators.states[m]) | attribute_outcome(state.engine.attributes.of(m))
 
     def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:

@@ -56,12 +56,12 @@ class Builder:
         with undisturbed():
             try:
                 with torch.device("meta"):
-                    return self._shaped(self.family.build(**arguments))
+                    return self._shaped(self.family.member(**arguments))
             except Exception as error:
                 if _overflowed(error):  # with memory it would fail as well, after taking all that there is
                     raise self._too_large(variant, arguments) from error
             try:
-                return self._shaped(self.family.build(**arguments))
+                return self._shaped(self.family.member(**arguments))
             except HftaError:
                 raise
             except Exception as error:

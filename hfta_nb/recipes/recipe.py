@@ -73,6 +73,11 @@ class Family:
     own: tuple[str, ...] = ()
     direct: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", losses.held(self.loss, "loss"))
+        own = tuple(replace(phase, loss=losses.held(phase.loss, phase.score)) for phase in self.phases)
+        object.__setattr__(self, "phases", own)
+
     @property
     def training(self) -> dict[str, AxisSpec]:
         """The training axes with the family's own defaults, followed by the axes of its phases."""
@@ -155,6 +160,12 @@ class Family:
                 "the build function did not return a module", where=self.name, got=module, accepted="torch.nn.Module"
             )
         return module
+
+    def member(self, **axes: Any) -> nn.Module:
+        """What `build` returns, with copies of the losses that have parameters."""
+        every = [self.loss, *(phase.loss for phase in self.phases)]
+        own = {loss.name: loss.loss for loss in every if isinstance(loss, losses.HeldLoss)}
+        return losses.attach(self.build(**axes), own)
 
     def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
         """The arguments of `build` for a variant's values on this data."""

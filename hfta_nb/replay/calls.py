@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.eager.engine import Block, Call, Inputs
-from hfta_nb.eager.gradients import loss_call
-from hfta_nb.eager.outcome import Computation
+from hfta_nb.eager.foreign_leaves import check_leaves
+from hfta_nb.eager.gradients import call_module, loss_call
+from hfta_nb.eager.outcome import Computation, differentiable
 from hfta_nb.eager.recomputation import in_backward, refuse_checkpoint, same_streams
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
@@ -79,7 +80,8 @@ class Calls:
         loss_fn, given, has_aux, scale, only = args
         inputs = Inputs.of(given, len(self.state))
         call = loss_call(loss_fn, inputs, has_aux)
-        probe, computation = gradient_probe(self.state, call, scale, only), Computation(call, True, scale, only)
+        probe = gradient_probe(self.state, call, scale, only)
+        computation = Computation(call, True, scale, only, (loss_fn,))
         run = self.steps.recorder(entry, args, call)
         gradients, (losses, aux) = self._eagerly("backward", inputs, run, probe, computation)
         gradients.deliver()
@@ -115,7 +117,8 @@ class Calls:
             return replayed[0]
         run = forwards.recorder(entry, computed)
         eager = self._in_graph_blocks(computed)
-        return self._eagerly("forward", inputs, run, result_probe(self.state, call), Computation(call), eager)
+        computation = Computation(call, functions=self.state.called)
+        return self._eagerly("forward", inputs, run, result_probe(self.state, call), computation, eager)
 
     def evaluate(self, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
         """Every member's result of a function of its output, without gradients."""
@@ -134,7 +137,9 @@ class Calls:
         if replayed is not None:
             return replayed[0]
         run = self.results.recorder(entry, run)
-        return self._eagerly(what[0], inputs, run, result_probe(self.state, call), Computation(call))
+        functions = self.state.called if what[1] is None else (what[1],)
+        computation = Computation(call, functions=functions)
+        return self._eagerly(what[0], inputs, run, result_probe(self.state, call), computation)
 
     def _eagerly(
         self,
@@ -153,10 +158,17 @@ class Calls:
 
 
 def over(state: ArrayState, call: Call, inputs: Inputs, blocks: Sequence[Block]) -> Any:
-    """Every member's output, computed eagerly."""
-    return concatenate([state.engine.run(block, call, inputs) for block in blocks])
+    """Every member's output, computed eagerly.
+
+    Raises:
+        FusionError: it depends on a tensor that requires a gradient and belongs to no array.
+    """
+    result = concatenate([state.engine.run(block, call, inputs) for block in blocks])
+    own = [*state.tensors.parameters(), *(v for v in inputs.leaves if isinstance(v, Tensor))]
+    check_leaves(differentiable(result), own, (state.skeleton, *state.functions.called))
+    return result
 
 
 def _called(module: nn.Module, leaves: list[Any]) -> Any:
     """A module's output for positional inputs."""
-    return module(*leaves)
+    return call_module(module, tuple(leaves))

@@ -109,4 +109,6 @@ class CapturedForwards:
         def record(entry: ForwardEntry, inputs: Inputs, guards: Guards) -> Any:
             return recorded(self.state, entry, inputs, run, guards)
 
-        return self.cache.recorder(entry, (), record, lambda inputs: run(inputs, graph_blocks(self.state)))
+        return self.cache.recorder(
+            entry, self.state.called, record, lambda inputs: run(inputs, graph_blocks(self.state))
+        )

@@ -203,6 +203,8 @@ class ProgramCache(Generic[E]):
         """
         if entry is None or entry.ready:
             return eager
+        if self._remembers(entry, functions):
+            return eager
         entry.calls += 1
         if entry.calls == 1 and not (self.at_once or entry.known):
             return eager
@@ -215,7 +217,9 @@ class ProgramCache(Generic[E]):
                 guards = entry.guards  # while they hold, guards made anew would be the same
                 if guards is None or not guards.hold():
                     guards = guards_of(self.state, functions)
-                return record(entry, inputs, guards)
+                result = record(entry, inputs, guards)
+                self._remembers(entry, functions)
+                return result
             except UnclearError as error:
                 entry.refuse(str(error))
             except Exception as error:
@@ -226,6 +230,13 @@ class ProgramCache(Generic[E]):
             return eager(inputs)
 
         return recorded
+
+    def _remembers(self, entry: E, functions: tuple[Any, ...]) -> bool:
+        """Refuse to replay calls of functions that keep something for each member; True if they do."""
+        kept = self.state.functions.remember(functions)
+        if kept:
+            entry.refuse(f"a loss or metric keeps a value for each member: {kept}")
+        return bool(kept)
 
     # Descriptions.
 

@@ -58,7 +58,7 @@ class CapturedResults:
 
     def recorder(self, entry: CacheEntry | None, run: Run) -> Run:
         """A function that runs a call, and records it if it may be replayed."""
-        functions = () if entry is None else entry.alive
+        functions = () if entry is None else (*entry.alive, *self.state.called)
         return self.cache.recorder(entry, functions, partial(self._record, run), run)
 
     def _record(self, run: Run, entry: CacheEntry, inputs: Inputs, guards: Guards) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
-from hfta_nb.array.access import Inputs, Program, snapshot, tuning_of
+from hfta_nb.array.access import Inputs, Program, functions_of, saved_functions, snapshot, tuning_of
 from hfta_nb.array.inspect import program_of
 from hfta_nb.array.saving import tensors_of
 from hfta_nb.array.schedule_tuner import Tuning
@@ -24,7 +24,18 @@ from hfta_nb.step.devices import SeveralDevices
 from hfta_nb.step.graph import FollowUp, StepGraph
 from hfta_nb.step.graph_fast_path import FastPath
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Objective, Row, Scores, ScoreSink, in_phase, metrics_alone, phases_of, summed
+from hfta_nb.step.protocol import (
+    Objective,
+    Row,
+    Scores,
+    ScoreSink,
+    called,
+    in_phase,
+    losses_of,
+    metrics_alone,
+    phases_of,
+    summed,
+)
 from hfta_nb.step.rollback import OptimizerMemoryError
 from hfta_nb.step.update import Update, evaluated, updates_of
 
@@ -58,6 +69,7 @@ class ArrayStep:
         self.array = array
         array.self_tuning = False  # a study says when, by whole steps
         array.told = True  # which axes batches have is known
+        functions_of(array).shows = False  # the loss is as the user has given it
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
@@ -263,8 +275,8 @@ class ArrayStep:
         return self._evaluated(x, y)
 
     def _evaluated(self, x: Any, y: Any) -> Scores:
-        array = self.devices or self.array
-        with self.precision.products(), self.precision.autocast():
+        array, apart = self.devices or self.array, functions_of(self.array).validating(losses_of(self.definition[1]))
+        with self.precision.products(), self.precision.autocast(), apart:
             if not self.phases:
                 losses, scores = array.evaluate(self.updates[0].score, x, y)
                 return {"loss": whole(losses), **scores}
@@ -343,6 +355,7 @@ class ArrayStep:
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "done": self.done,
+            "functions": saved_functions.state_of(functions_of(self.array), called(*self.definition[1:3])),
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "block_size": self.array.block_size,
@@ -352,6 +365,8 @@ class ArrayStep:
     def load_state(self, state: Mapping[str, Any]) -> None:
         states.load(self.array, self.updates, state)
         self.array.generators.load_state_dict(state["generators"])
+        kept = state.get("functions", {})
+        saved_functions.load_state(functions_of(self.array), called(*self.definition[1:3]), kept)
         for update, schedule in zip(self.updates, state["lr_schedulers"], strict=True):
             if update.lr_scheduler is not None:
                 update.lr_scheduler.load_state_dict(schedule)

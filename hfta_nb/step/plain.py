@@ -10,7 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import MemberGenerators, PerMember
-from hfta_nb.array.access import attribute_changes, call_module, flatten, put_attributes, unflatten
+from hfta_nb.array.access import (
+    FunctionStates,
+    attribute_changes,
+    call_module,
+    check_leaves,
+    flatten,
+    of_member,
+    put_attributes,
+    saved_functions,
+    unflatten,
+    unseen,
+)
 from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
@@ -18,7 +29,19 @@ from hfta_nb.phases import Phase, split
 from hfta_nb.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
 from hfta_nb.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.step.precision import Precision, whole
-from hfta_nb.step.protocol import Objective, Row, Scores, ScoreSink, in_phase, metrics_alone, phases_of, scorer, summed
+from hfta_nb.step.protocol import (
+    Objective,
+    Row,
+    Scores,
+    ScoreSink,
+    called,
+    in_phase,
+    losses_of,
+    metrics_alone,
+    phases_of,
+    scorer,
+    summed,
+)
 from hfta_nb.step.states import attributes_from, told_attributes
 
 
@@ -69,7 +92,8 @@ class PlainStep:
         self.phases = phases_of(objective)
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
-        self._metrics = metrics
+        self._metrics, self._objective = metrics, objective
+        self._functions = FunctionStates(1, shows=False)
         check_scaled([row], self.scaler is not None)
         self.by_step = by_step(row)
         self.updates = _updates(module, row, objective, metrics, epochs, steps_per_epoch)
@@ -79,7 +103,8 @@ class PlainStep:
         return 1
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
-        self.module.train()
+        with unseen(self.module):
+            self.module.train()
         scores: Scores = {}
         stepped = False
         for update in self.updates:
@@ -129,10 +154,18 @@ class PlainStep:
                 other.optimizer.zero_grad()
         with self.generators.member(0), self.precision.products():
             with self.precision.autocast():
-                loss, found = update.score(call_module(self.module, in_phase(_alone(x), update.phase)), _alone(y))
+                loss, found = self._called(update.score, in_phase(_alone(x), update.phase), _alone(y))
+            if not self.steps:  # the array would not train it either
+                own = [*self.module.parameters(), *(v for v in flatten((x, y))[0] if isinstance(v, Tensor))]
+                check_leaves([loss], own, (self.module, update.score))
             scaled = loss if self.scaler is None else self.scaler.scale(loss)
-            scaled.backward()  # type: ignore[no-untyped-call]
+            scaled.backward()
         return loss, found
+
+    def _called(self, function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+        """What a function gives of the module's output; what it keeps between calls is this member's."""
+        with self._functions.of_one((function,)):
+            return of_member(function, self.module)(call_module(self.module, x), y)
 
     def _clip(self, update: _Update) -> None:
         if update.limit is not None:
@@ -168,17 +201,19 @@ class PlainStep:
 
     @torch.no_grad()
     def evaluate(self, x: Any, y: Any) -> Scores:
-        self.module.eval()
+        with unseen(self.module):
+            self.module.eval()
         x, y = _alone(x), _alone(y)
-        with self.generators.member(0), self.precision.products(), self.precision.autocast():
+        apart = self._functions.validating(losses_of(self._objective))
+        with self.generators.member(0), self.precision.products(), self.precision.autocast(), apart:
             if not self.phases:
-                loss, scores = self.updates[0].score(call_module(self.module, x), y)
+                loss, scores = self._called(self.updates[0].score, x, y)
                 return _with_member_axis({"loss": whole(loss), **scores})
             found: Scores = {}
             leading = [update for update in self.updates if not update.follows]
             for update, phase in zip(leading, self.phases, strict=True):
-                found[phase.score] = whole(update.score(call_module(self.module, in_phase(x, phase)), y)[0])
-            metrics = metrics_alone(self._metrics)(call_module(self.module, x), y) if self._metrics else {}
+                found[phase.score] = whole(self._called(update.score, in_phase(x, phase), y)[0])
+            metrics = self._called(metrics_alone(self._metrics), x, y) if self._metrics else {}
         return _with_member_axis({**summed(found), **metrics})
 
     def scales(self) -> Tensor | None:
@@ -204,6 +239,7 @@ class PlainStep:
             "optimizers": [_with_word_keys(update.optimizer.state_dict()) for update in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
+            "functions": saved_functions.state_of(self._functions, called(self._objective, self._metrics)),
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
@@ -215,6 +251,8 @@ class PlainStep:
             tensors[name].copy_(value)
         put_attributes(self.module, attributes_from(state.get("attributes", ())))
         self.generators.load_state_dict(state["generators"])
+        kept = state.get("functions", {})
+        saved_functions.load_state(self._functions, called(self._objective, self._metrics), kept)
         for update, optimizer, schedule in zip(self.updates, state["optimizers"], state["lr_schedulers"], strict=True):
             saved = {int(k): v for k, v in optimizer["state"].items()}
             update.optimizer.load_state_dict({"state": saved, "param_groups": optimizer["groups"]})

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 from torch import Tensor, nn
 
 from hfta_nb.array.access import Arguments, call_module, tensor_map
-from hfta_nb.losses import Loss, Target
+from hfta_nb.losses import HeldLoss, Loss, Target
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step.precision import whole
@@ -99,12 +99,18 @@ def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tu
     # Their functions alone: what a step can read is watched, and metrics hold more than it reads.
     functions = {name: metric.function for name, metric in metrics.items()}
 
-    def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
-        target = _shaped_as(target, output)
-        value = loss(output, target)
-        still = tensor_map(_still, output)
-        return value, {name: function(still, target) for name, function in functions.items()}
+    def scoring(loss: Loss) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
+        def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
+            target = _shaped_as(target, output)
+            value = loss(output, target)
+            still = tensor_map(_still, output)
+            return value, {name: function(still, target) for name, function in functions.items()}
 
+        return score
+
+    score = scoring(loss)
+    if isinstance(loss, HeldLoss):
+        score.of_module = lambda module: scoring(loss.of_module(module))  # type: ignore[attr-defined]
     return score
 
 
@@ -135,6 +141,16 @@ def _still(output: Tensor) -> Tensor:
 def phases_of(objective: Objective) -> tuple[Phase, ...]:
     """The phases of a step; none where it has one loss."""
     return () if callable(objective) else tuple(objective)
+
+
+def losses_of(objective: Objective) -> tuple[Loss, ...]:
+    """The losses of a step."""
+    return (objective,) if callable(objective) else tuple(phase.loss for phase in objective)
+
+
+def called(objective: Objective, metrics: Mapping[str, Metric]) -> tuple[Any, ...]:
+    """All functions of the user's that a step calls."""
+    return (*losses_of(objective), *(metric.function for metric in metrics.values()))
 
 
 def in_phase(x: Any, phase: Phase | None) -> Any:

@@ -27,4 +27,4 @@ def parameters(study: Study, variant: int) -> int:
     if group.architectures == 1:
         return group.parameters
     with undisturbed(), torch.device("meta"):
-        return parameters_of(study.family.build(**group.arguments[place])) or group.parameters
+        return parameters_of(study.family.member(**group.arguments[place])) or group.parameters

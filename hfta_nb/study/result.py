@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hfta_nb.array.access import HeldLoss, take_losses
 from hfta_nb.augment import Augmenting
 from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
@@ -61,12 +62,42 @@ class Result:
         Raises:
             StoreError: no such weights were saved (yet).
         """
+        module = self._restored(at)
+        take_losses(module)
+        return module.eval()
+
+    def loss(self, at: str | int = keeping.BEST) -> Any:
+        """Its loss; one with parameters, as it was trained with the member, in a plain module.
+
+        Args:
+            at: as for `module`.
+
+        Returns:
+            The loss; of a family with phases, the losses by phase.
+
+        Raises:
+            StoreError: no such weights were saved (yet).
+
+        Example:
+            >>> import hfta_nb as hfta
+            >>> study = hfta.Study("mlp", {"lr": [1e-3]}, "iris", epochs=1)
+            >>> callable(study.member(0).loss())
+            True
+        """
+        family, data = self.study.family, self.study.data
+        given = {p.name: p.loss for p in family.phases} or {"": family.loss_for(data)}
+        trained = take_losses(self._restored(at)) if any(isinstance(v, HeldLoss) for v in given.values()) else {}
+        own = {k: trained[v.name] if isinstance(v, HeldLoss) else v for k, v in given.items()}
+        return own if family.phases else own[""]
+
+    def _restored(self, at: str | int) -> nn.Module:
+        """A member as it was saved, with losses that have parameters."""
         study = self.study
         group, index = self._place()
         name = self._name(at)
         weights = study.store.read_weights(name)
         with undisturbed():
-            module = study.family.build(**group.arguments[index]).to(study.dtype)
+            module = study.family.member(**group.arguments[index]).to(study.dtype)
         try:
             module.load_state_dict(weights)
         except RuntimeError as error:
@@ -74,7 +105,7 @@ class Result:
                 f"the saved weights don't fit the family ({error})",
                 where=str(study.store.weights_path(name)),
             ) from error
-        return module.eval()
+        return module
 
     def inputs(self, x: Any) -> Any:
         """Inputs as its module is to get them: images that are kept as bytes as floats, standardised as the data set

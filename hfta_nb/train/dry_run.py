@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hfta_nb import events as ev
-from hfta_nb.array.access import call_module
+from hfta_nb.array.access import FunctionStates, call_module, of_member
 from hfta_nb.augment import Augmenting
 from hfta_nb.errors import HftaError, out_of_memory
 from hfta_nb.events import Control
@@ -69,7 +69,9 @@ def _try(trainer: Trainer, group: Group, place: int) -> Exception | None:
                 if s.family.phases:
                     call_all(module, x, s.family.phases)
                 else:
-                    s.family.loss_for(s.data)(call_module(module, x), y)
+                    loss = s.family.loss_for(s.data)
+                    with FunctionStates(1, shows=False).of_one((loss,)):
+                        of_member(loss, module)(call_module(module, x), y)
     except Exception as error:
         return None if out_of_memory(error) else error
     return None

@@ -307,7 +307,7 @@ class Schedule:
     def _module(self, group: Group, arguments: Mapping[str, Any]) -> nn.Module:
         """A plain module of a group."""
         s = self.settings
-        module = s.family.build(**arguments).to(s.device, s.dtype)
+        module = s.family.member(**arguments).to(s.device, s.dtype)
         if has_lazy(module):
             sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
             take_shapes(module, lambda m: call_all(m, sample, s.family.phases))

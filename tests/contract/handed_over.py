@@ -67,6 +67,7 @@ class Situation:
         handed: from the M members' losses to what the array's loop is given: the first of them, which is for all
             members, or `hfta.fuse`.
         options: further arguments of the study.
+        long: those of the forms that are tested in the tier of long tests.
     """
 
     kind: int
@@ -80,6 +81,7 @@ class Situation:
     refused: Mapping[str, tuple[type[Exception], str]] = field(default_factory=dict)
     handed: Callable[[list[Any]], Any] = lambda losses: losses[0]
     options: Mapping[str, Any] = field(default_factory=dict)
+    long: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"{self.kind}-{self.name}"
@@ -119,8 +121,8 @@ def weights_of(model: nn.Module, loss: Any) -> dict[str, Tensor]:
     return {k: v.detach().clone() for k, v in found.items() if isinstance(v, Tensor)}
 
 
-def alone(situation: Situation, seed: int) -> Trained:
-    """The user's own loop for one member."""
+def alone(situation: Situation, seed: int, validated: bool = True) -> Trained:
+    """The user's own loop for one member, with a validation after each step or without."""
     model, loss, metrics = built(situation, seed), made_loss(situation), (situation.metrics or dict)()
     own = list(loss.parameters()) if isinstance(loss, nn.Module) else []
     optimizer = torch.optim.Adam([*model.parameters(), *own], lr=LR)
@@ -132,7 +134,7 @@ def alone(situation: Situation, seed: int) -> Trained:
         value.backward()
         optimizer.step()
         found.losses.append(value.item())
-        if "study" in situation.forms:
+        if validated:
             model.eval()
             with torch.no_grad():
                 out = model(situation.x)

@@ -8,8 +8,16 @@ import pytest
 
 from tests.contract.handed_over import SEEDS, Situation, alone, by_array, by_study, compare, situations
 
-CASES = [pytest.param(row, form, id=f"{row}-{form}") for row in situations() for form in row.forms]
-EXPECTED: dict[str, list] = {}
+
+def _marks(row: Situation, form: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.long] if form in row.long else []
+
+
+CASES = [
+    pytest.param(row, form, id=f"{row}-{form}", marks=_marks(row, form)) for row in situations() for form in row.forms
+]
+STUDIES = [pytest.param(row, id=repr(row), marks=_marks(row, "study")) for row in situations() if "study" in row.forms]
+EXPECTED: dict[tuple[str, bool], list] = {}
 
 
 @pytest.mark.usefixtures("verified")
@@ -23,14 +31,15 @@ def test_members_are_as_in_the_users_own_loop(row: Situation, form: str, tmp_pat
         with pytest.raises(kind, match=message):
             trained()
         return
-    if repr(row) not in EXPECTED:
-        EXPECTED[repr(row)] = [alone(row, seed) for seed in SEEDS]
-    for found, expected in zip(trained(), EXPECTED[repr(row)], strict=True):
+    key = repr(row), form == "study"
+    if key not in EXPECTED:
+        EXPECTED[key] = [alone(row, seed, validated=key[1]) for seed in SEEDS]
+    for found, expected in zip(trained(), EXPECTED[key], strict=True):
         compare(found, expected)
 
 
 @pytest.mark.usefixtures("verified")
-@pytest.mark.parametrize("row", [row for row in situations() if "study" in row.forms], ids=repr)
+@pytest.mark.parametrize("row", STUDIES)
 def test_a_study_says_that_it_is_equal(row: Situation, tmp_path: Path) -> None:
     if "study" in row.refused:
         pytest.skip("refused")

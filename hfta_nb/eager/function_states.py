@@ -1,0 +1,397 @@
+"""What losses, metrics and other functions keep between calls (counters, averages, lists), one per member.
+
+A loss may count its calls or keep an average: in an attribute, a closure, a global variable, a list. Alone, each member
+has a loss of its own, called once a step. Here one function stands for all. So the values that it changes are taken
+out after each block of members, kept per member, and put in again before the member's next call, as the attributes of
+the model are (`attributes`). Between calls the function shows the first member's values, and what the user writes there
+is given to all members.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from array import array
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from hfta_nb.eager.attributes import MISSING, Attributes, joined
+from hfta_nb.eager.fingerprint import fingerprint
+from hfta_nb.eager.holders import GONE, Holder, Owners, of_library
+from hfta_nb.eager.mutable_values import STREAMS, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.eager.reach import Reach
+from hfta_nb.errors import FusionError
+from hfta_nb.members.held import walk
+from hfta_nb.rules.base import Context, Disagreement
+
+Place = tuple[Holder, Any]
+"""A holder, and the name of a value in it."""
+
+_MOST_BYTES = 2**26
+"""Larger tensors are not copied before each call; that a function changes one in place is an error."""
+_KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray, array)
+_MOST_PLACES = 256
+"""With more places than this, those of functions that nobody has any more are dropped."""
+
+
+class FunctionStates:
+    """What functions keep for each member.
+
+    Args:
+        members: their number.
+        shows: between calls, functions show the first member's values.
+
+    Attributes:
+        values: by place, one per member; members whose call has not changed it have none.
+        aside: the same of metrics in training while there is a validation, and the other way round; see `validating`.
+        called: the functions of the call under way.
+    """
+
+    def __init__(self, members: int, shows: bool = True) -> None:
+        self.values, self.aside, self.shows = _Values(members), _Values(members), shows
+        self.called: tuple[Any, ...] = ()
+        self._now: list[Holder] = []
+        self._writes = False
+        self._stuck: list[tuple[types.GeneratorType[Any, Any, Any], str, Any]] = []
+        self._own: dict[Place, Any] = {}
+        self._shown: dict[Place, Any] = {}
+        self._seen: dict[Place, Any] = {}
+
+    # Calls.
+
+    @contextmanager
+    def used(self, functions: tuple[Any, ...]) -> Iterator[None]:
+        """The context of a call of some functions, of one or more members, as often as need be."""
+        if not functions or self.called:
+            yield
+            return
+        self.called = functions
+        reach = self._reached(functions)
+        self._now, self._writes = reach.holders, reach.writes
+        self._stuck = [(v, label, _frame(v)) for v, label in reach.stuck if isinstance(v, types.GeneratorType)]
+        for holder in self._now:
+            self._take_written(holder)
+        if len(self.values.values) > _MOST_PLACES:
+            self._forget()
+        try:
+            yield
+        finally:
+            for holder in self._now:
+                self._show(holder)
+            self.called, self._now, self._stuck = (), [], []
+
+    @contextmanager
+    def of_one(self, functions: tuple[Any, ...]) -> Iterator[None]:
+        """The context of a call of the only member."""
+        with self.used(functions), self.alone(0):
+            yield
+
+    @contextmanager
+    def validating(self, losses: tuple[Any, ...]) -> Iterator[None]:
+        """The context of a validation, in which metrics keep other values than in training; losses keep the same."""
+        self._switch(losses)
+        try:
+            yield
+        finally:
+            self._switch(losses)
+
+    def _switch(self, losses: tuple[Any, ...]) -> None:
+        now, aside = self.values.values, self.aside.values
+        if now or aside:
+            shared = set(map(id, self._reached(losses).holders))
+            common = {place: v for place, v in now.items() if id(place[0]) in shared}
+            self.aside.values = {place: v for place, v in now.items() if place not in common}
+            self.values.values = {**common, **aside}
+
+    def remember(self, functions: tuple[Any, ...]) -> str:
+        """Where some functions keep something that their calls have changed; empty if they keep nothing."""
+        if not self.values.values:
+            return ""
+        reached = set(map(id, self._reached(functions).holders))
+        return next((h.path(name) for h, name in self.values.values if id(h) in reached), "")
+
+    def of(self, member: int) -> dict[Place, Any]:
+        """What the functions of this call keep for a member."""
+        now = set(map(id, self._now))
+        return {place: v for place, v in self.values.of(member).items() if id(place[0]) in now} if now else {}
+
+    def copied(self, values: Mapping[Place, Any]) -> dict[Place, Any]:
+        """Copies of values of the functions of this call."""
+        now = set(map(id, self._now))
+        return {place: self.values.copied(v) for place, v in values.items() if id(place[0]) in now}
+
+    def outcome(self, values: Mapping[Place, Any]) -> dict[str, Any]:
+        """Values by how a person reaches them, to be compared."""
+        return {f"value of {holder.path(name)}": value for (holder, name), value in values.items()}
+
+    @contextmanager
+    def alone(self, member: int) -> Iterator[None]:
+        """The context of a call for one member."""
+        if not self._now:
+            yield
+            return
+        changes: dict[Place, Any] = {}
+        with self.tracked(self.of(member), changes):
+            yield
+        self.values.keep(member, changes)
+
+    @contextmanager
+    def together(self, context: Context, padded: bool) -> Iterator[None]:
+        """The context of a call for several members at once.
+
+        Raises:
+            Disagreement: their values can't be combined.
+        """
+        if not self._now:
+            yield
+            return
+        rows = [self.of(i) for i in context.indices]
+        own = {place: place[0].values().get(place[1], GONE) for row in rows for place in row}  # of members that begin
+        given = {
+            place: joined([row.get(place, at) for row in rows], context, (place[0].path(place[1]),), self.values.copied)
+            for place, at in own.items()
+        }
+        changes: dict[Place, Any] = {}
+        with self.tracked(given, changes):
+            yield
+        if padded and any(isinstance(v, Tensor) for v in walk(changes.values())):
+            raise Disagreement("a function keeps tensors, which members of other sizes can't share")
+        self.values.keep_block(context.indices, changes, context)
+
+    @contextmanager
+    def tracked(self, given: Mapping[Place, Any], changes: dict[Place, Any]) -> Iterator[None]:
+        """Set values within the context, and restore the old ones on exit.
+
+        Args:
+            given: values to set first.
+            changes: receives those with a new object, or with changed content.
+
+        Raises:
+            FusionError: something has changed that can't be kept per member.
+        """
+        holders = self._now
+        before = {id(h): h.values() for h in holders}
+        for (holder, name), value in given.items():
+            holder.put(name, value)
+        start = {id(h): h.values() for h in holders} if given else before
+        contents = {id(h): self._contents(h, start[id(h)], given) for h in holders}
+        try:
+            yield
+        finally:
+            for holder in holders:
+                own, old, content = before[id(holder)], start[id(holder)], contents[id(holder)]
+                now = holder.values()
+                for name in [*now, *(n for n in old if n not in now)]:
+                    value = now.get(name, GONE)
+                    same = _same(value, old.get(name, GONE), name in content, content.get(name))
+                    if not same or (holder, name) in given:
+                        changes[holder, name] = self.values.copied(value)
+                    if not same and name in content:
+                        own[name] = _put_back(own[name], content[name])
+                    if not same or (holder, name) in given:
+                        holder.put(name, own.get(name, GONE))
+        self._check(holders, contents)
+
+    def _contents(self, holder: Holder, values: Mapping[Any, Any], given: Mapping[Place, Any]) -> dict[Any, Any]:
+        """Copies of the values whose content may change, by name; of tensors that no code seems to change, versions."""
+        found, known = dict[Any, Any](), Owners()
+        for name, value in values.items():
+            learned = isinstance(value, nn.Parameter) and value.requires_grad
+            if learned or (holder, name) in given or not is_mutable(value) or id(value) in known:
+                continue
+            if isinstance(value, Tensor) and (not self._writes or value.nbytes > _MOST_BYTES):
+                found[name] = _Version(value)
+                continue
+            with suppress(TypeError):
+                found[name] = copy_value(value, _memo(value))
+        return found
+
+    def _check(self, holders: Sequence[Holder], contents: Mapping[int, Mapping[Any, Any]]) -> None:
+        """Raise an error where something has changed that has no copy."""
+        label = next((label for v, label, frame in self._stuck if _frame(v) != frame), "")
+        for holder in holders:
+            for name, content in contents[id(holder)].items():
+                if isinstance(content, _Version) and content.changed():
+                    label = holder.path(name)
+        if label:
+            raise FusionError(
+                "a function that is called for each member changes a value that can't be kept for each",
+                where=label,
+                accepted="numbers, tensors, lists, dicts, objects that copy.deepcopy copies",
+                remedy="keep it in a module: losses = hfta.fuse([MyLoss() for _ in range(M)])",
+            )
+
+    def _forget(self) -> None:
+        """Drop what functions keep that were made for one call, as a closure in a loop is."""
+        now = set(map(id, self._now))
+        for place in [p for p in self.values.values if id(p[0]) not in now and sys.getrefcount(p[0].owner) <= 2]:
+            for known in (self.values.values, self._own, self._shown, self._seen):
+                known.pop(place, None)
+
+    # Between calls.
+
+    def _reached(self, functions: tuple[Any, ...]) -> Reach:
+        """What functions reach, with their own values in place."""
+        while True:
+            reach = Reach(functions)
+            shown = [h for h in reach.holders if h.shown is not None]
+            if not shown:
+                return reach
+            for holder in shown:
+                holder.shown._hide(holder)
+
+    def _hide(self, holder: Holder) -> None:
+        """Put a holder's own values back; what the user has written meanwhile is all members'."""
+        holder.shown, now = None, holder.values()
+        for place in [p for p in self._own if p[0] is holder]:
+            own, shown = self._own.pop(place), self._shown.pop(place)
+            value = now.get(place[1], GONE)
+            if fingerprint(value) != shown:
+                self.values.assign(place, value)
+                self._note(place, value)
+            else:
+                holder.put(place[1], own)
+
+    def _take_written(self, holder: Holder) -> None:
+        """Give all members what the user has written while another array showed its values."""
+        now = holder.values()
+        for place in [p for p in self._seen if p[0] is holder]:
+            value = now.get(place[1], GONE)
+            known, content = self._seen[place]
+            # Another array's call may have changed a tensor in place, and put its content back.
+            if fingerprint(value) != known and not same_value(value, content):
+                self.values.assign(place, value)
+
+    def _show(self, holder: Holder) -> None:
+        """Let a holder show the first member's values."""
+        now = holder.values()
+        for place, values in self.values.values.items():
+            if place[0] is not holder or values[0] is MISSING:
+                continue
+            own = now.get(place[1], GONE)
+            self._note(place, own)
+            if not self.shows:
+                continue
+            self._own[place] = own
+            holder.put(place[1], values[0])
+            self._shown[place] = fingerprint(holder.values().get(place[1], GONE))
+            holder.shown = self
+
+    def _note(self, place: Place, value: Any) -> None:
+        """Note a holder's own value, so that what the user writes there is noticed."""
+        self._seen[place] = fingerprint(value), self.values.copied(value)
+
+    # Members.
+
+    def select(self, indices: Sequence[int]) -> FunctionStates:
+        """Those of some members, copied."""
+        other = FunctionStates(len(indices), self.shows)
+        other.values, other.aside = self.values.select(indices), self.aside.select(indices)
+        other._seen = dict(self._seen)
+        return other
+
+    def copy_member(self, src: int, dst: int) -> None:
+        """Copy those of a member to another."""
+        for values in (self.values, self.aside):
+            values.copy_member(src, dst)
+
+    def take(self, index: int, source: FunctionStates, src: int) -> None:
+        """Copy those of a member of another array to a member."""
+        for own, given in ((self.values, source.values), (self.aside, source.aside)):
+            own.drop(index)
+            own.keep(index, given.select([src]).of(0))
+        self._seen = {**source._seen, **self._seen}
+
+    @classmethod
+    def joined(cls, a: FunctionStates, b: FunctionStates) -> FunctionStates:
+        """Those of the members of both."""
+        count = a.values.members
+        other = cls(count + b.values.members, a.shows)
+        for index in range(other.values.members):
+            other.take(index, *((a, index) if index < count else (b, index - count)))
+        return other
+
+    def snapshot(self) -> _Values:
+        """A copy of the values, for `restore`."""
+        return self.values.copy()
+
+    def restore(self, values: _Values) -> None:
+        """Put back what `snapshot` gave."""
+        shown = {id(h): h for h, _ in self._own} if not self.called else {}
+        for holder in shown.values():
+            self._hide(holder)
+        self.values = values.copy()
+        for holder in shown.values():
+            self._show(holder)
+
+
+class _Values(Attributes):
+    """Values by place; what other holders own is referred to, not copied."""
+
+    def copied(self, value: Any) -> Any:
+        try:
+            return copy_value(value, _memo(value))
+        except TypeError:
+            return value
+
+    def select(self, indices: Sequence[int]) -> _Values:
+        other = _Values(len(indices))
+        other.values = {place: [self.copied(v[i]) for i in indices] for place, v in self.values.items()}
+        return other
+
+    def copy(self) -> _Values:
+        return self.select(range(self.members))
+
+
+class _Version:
+    """The version of a tensor, in place of a copy."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.version = tensor, self._of(tensor)
+
+    @staticmethod
+    def _of(tensor: Tensor) -> int:
+        return 0 if tensor.is_inference() else tensor._version
+
+    def changed(self) -> bool:
+        return self._of(self.tensor) != self.version
+
+
+def _memo(value: Any) -> Owners:
+    """For copying a value: holders' owners, and objects of libraries in containers, stay what they are."""
+    memo = Owners()
+    if isinstance(value, Tensor):
+        return memo
+    for inner in walk([value]):
+        if not isinstance(inner, _KINDS) and of_library(type(inner)) and type(inner).__module__ != "itertools":
+            memo[id(inner)] = inner
+    return memo
+
+
+def _same(value: Any, old: Any, copied: bool, content: Any) -> bool:
+    """True if a value is the same object as before, with the same content."""
+    if value is not old and not (copied and isinstance(value, list)):  # a list may be the entries of the same list
+        return isinstance(value, int | float | str) and type(value) is type(old) and value == old
+    try:
+        return not copied or isinstance(content, _Version) or same_value(value, content)
+    except Exception:  # members' values that can't be compared within vmap
+        return False
+
+
+def _put_back(value: Any, content: Any) -> Any:
+    """The same object, with its earlier content."""
+    if type(value) is list and isinstance(content, list):  # the entries of a list, which are put back by themselves
+        return [_put_back(v, c) for v, c in zip(value, content, strict=True)]
+    if isinstance(content, _Version) or same_value(value, content):
+        return value
+    return restore_value(value, content)
+
+
+def _frame(generator: types.GeneratorType[Any, Any, Any]) -> Any:
+    frame = generator.gi_frame
+    return None if frame is None else (frame.f_lasti, {k: id(v) for k, v in frame.f_locals.items()})

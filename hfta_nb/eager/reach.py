@@ -1,0 +1,248 @@
+"""Everything that some functions reach: closures, defaults, attributes, and the globals that their code names."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import types
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.eager.holders import (
+    KNOWN,
+    Arguments,
+    Cell,
+    ClassData,
+    Entries,
+    FunctionAttributes,
+    Holder,
+    Items,
+    ModuleHolder,
+    Scope,
+    Slotted,
+    of_library,
+    slots,
+)
+
+_MOST = 5000
+"""A search ends after this many objects."""
+_MOST_ENTRIES = 1000
+"""Only the first entries of a container are searched for objects; all are kept per member."""
+_OPENED = (
+    *("types.SimpleNamespace", "argparse.Namespace", "collections.UserDict", "collections.UserList"),
+    *("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"),
+)
+_WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_SUBSCR")
+_WRITING = frozenset(
+    (
+        *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove", "discard", "clear"),
+        *("update", "add", "setdefault", "setattr", "delattr", "sort", "reverse", "rotate", "next", "send", "data"),
+        *("__setattr__", "__setitem__", "__dict__", "globals", "vars", "fill", "put", "itemset", "subtract"),
+    )
+)
+"""Names of functions that change an object."""
+_HANDED_ON = ("hfta_nb.losses", "hfta_nb.metrics", "hfta_nb.phases", "hfta_nb.members.held_losses")
+"""Modules of this package whose objects hold functions of the user's."""
+_DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState)
+_INSTALLED = ("site-packages", "dist-packages")
+"""In paths of packages whose global variables are not followed."""
+
+
+class Reach:
+    """Everything that some functions reach.
+
+    Args:
+        functions: losses, metrics, or other functions.
+
+    Attributes:
+        holders: of everything that may change.
+        writes: True if some code seems to change a tensor or an object in place.
+        tensors: by id, each with how a person reaches it.
+        stuck: values that advance when they are used, and that can't be copied, with how a person reaches them.
+    """
+
+    def __init__(self, functions: tuple[Any, ...]) -> None:
+        self.holders: list[Holder] = []
+        self.writes = False
+        self.tensors: dict[int, tuple[Tensor, str]] = {}
+        self.stuck: list[tuple[Any, str]] = []
+        self._seen: dict[int, Any] = {}
+        self._names: set[str] = set()
+        self._modules: list[types.ModuleType] = []
+        self._scopes: list[tuple[Scope, str]] = []
+        self._waiting: list[tuple[Any, str]] = [(f, _called(f)) for f in functions]
+        self._search()
+
+    def _search(self) -> None:
+        while True:
+            while self._waiting and len(self._seen) < _MOST:
+                value, label = self._waiting.pop()
+                if id(value) not in self._seen:
+                    self._seen[id(value)] = value
+                    self._visit(value, label)
+            before = len(self._waiting)
+            for module in self._modules:  # by names that code met since mentions
+                names = {n for n in self._names if n in vars(module) and not isinstance(vars(module)[n], type)}
+                self._scope(vars(module), names, module.__name__)
+            if len(self._waiting) == before:
+                return
+
+    def _visit(self, value: Any, label: str) -> None:
+        if isinstance(value, int | float | str | bytes | type(None)):
+            return
+        if isinstance(value, Tensor):
+            self.tensors[id(value)] = value, label
+        elif isinstance(value, types.FunctionType):
+            self._function(value, label)
+        elif isinstance(value, types.MethodType):
+            self._waiting += [(value.__self__, label), (value.__func__, label)]
+        elif isinstance(value, functools.partial):
+            self._hold(Arguments, value, label)
+            self._waiting.append((value.func, label))
+        elif isinstance(value, types.ModuleType):
+            if not of_library(types.SimpleNamespace(__module__=value.__name__)):
+                self._modules.append(value)
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, types.GeneratorType):
+            self.stuck.append((value, label))
+        elif isinstance(value, dict):
+            self._hold(Entries, value, label)
+        elif isinstance(value, list | set | deque):
+            self._hold(Items, value, label)
+        elif isinstance(value, tuple | frozenset):
+            self._waiting += [(v, label) for v in value]
+        elif isinstance(value, nn.Module):
+            self._module(value, label)
+        elif not isinstance(value, weakref.ref):
+            self._object(value, label)
+
+    def _hold(self, kind: type[Holder], owner: Any, label: str) -> Holder:
+        holder = KNOWN.get(id(owner))
+        if holder is None or holder.owner is not owner:
+            holder = KNOWN[id(owner)] = kind(owner, label)
+        if holder not in self.holders:
+            self.holders.append(holder)
+        inner = holder.values()
+        for name, value in itertools.islice(inner.items(), _MOST_ENTRIES):
+            parts = itertools.islice(value, _MOST_ENTRIES) if kind is Items else (value,)
+            self._waiting += [(v, holder.path(name)) for v in parts]
+        return holder
+
+    def _module(self, module: nn.Module, label: str) -> None:
+        if getattr(module, "_state", None) is not None and type(module).__name__ == "FusedArray":
+            return  # its members' state is its own
+        self._hold(ModuleHolder, module, label)
+        self._waiting += [(child, f"{label}.{name}") for name, child in module.named_children()]
+        if not of_library(type(module)):
+            self._class(type(module))
+        elif module.training and isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            self.writes = True
+
+    def _object(self, value: Any, label: str) -> None:
+        kind = type(value)
+        if isinstance(value, _DRAWING) or kind.__module__ == "random":
+            self.writes = True
+            return
+        if of_library(kind) and f"{kind.__module__}.{kind.__name__}" not in _OPENED:
+            if kind.__module__ in _HANDED_ON:
+                self._waiting += [(v, label) for v in getattr(value, "__dict__", {}).values()]
+            return
+        if hasattr(value, "__dict__") or any(slots(k) for k in kind.__mro__):
+            self._hold(Slotted if any(slots(k) for k in kind.__mro__) else Holder, value, label)
+            self._class(kind)
+
+    def _class(self, kind: type) -> None:
+        for own in kind.__mro__:
+            if of_library(own) or id(own) in self._scanned:
+                continue
+            self._seen[id(own)] = own
+            self._hold(ClassData, own, own.__name__)
+            for name, value in vars(own).items():
+                function = getattr(value, "__func__", getattr(value, "fget", value))
+                if isinstance(function, types.FunctionType) and name not in ("__init__", "__post_init__", "__new__"):
+                    self._waiting.append((function, f"{own.__name__}.{name}"))
+
+    @property
+    def _scanned(self) -> set[int]:
+        return {id(h.owner) for h in self.holders if isinstance(h, ClassData)}
+
+    def _function(self, function: types.FunctionType, label: str) -> None:
+        for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
+            self._hold(Cell, cell, name)
+        if of_library(function):
+            return
+        if function.__defaults__ or function.__kwdefaults__:
+            self._hold(Arguments, function, label)
+        # Attributes of a function are in its dict, which is a holder by itself.
+        self._hold(FunctionAttributes, vars(function), label)
+        for code in _codes(function.__code__):
+            self._code(code, function.__globals__)
+
+    def _code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        names, writes = _seen_in(code)
+        self.writes = self.writes or writes
+        if not any(part in code.co_filename for part in _INSTALLED):
+            self._names |= names
+            self._scope(scope, names, "")
+
+    def _scope(self, scope: dict[str, Any], names: Collection[str], label: str) -> None:
+        held = {n for n in names if n in scope and not isinstance(scope[n], types.BuiltinFunctionType)}
+        if not held:
+            return
+        known = KNOWN.get(id(scope))
+        holder = known if isinstance(known, Scope) else Scope(scope, label)
+        KNOWN[id(scope)] = holder
+        if holder not in self.holders:
+            self.holders.append(holder)
+        for name in held:
+            value = scope[name]
+            if not isinstance(value, types.ModuleType | types.FunctionType | type):
+                holder.names.add(name)
+            if id(value) not in self._seen:
+                self._waiting.append((value, holder.path(name)))
+
+
+def _called(function: Any) -> str:
+    """The name of a function in messages."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return str(named.__qualname__).replace("<locals>.", "").replace("<lambda>", "the loss")
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+_READ: dict[int, tuple[types.CodeType, frozenset[str], bool]] = {}
+"""What was found in code, by its id."""
+
+
+def _seen_in(code: types.CodeType) -> tuple[frozenset[str], bool]:
+    """The names that code mentions, and whether it may write what is not its own."""
+    known = _READ.get(id(code))
+    if known is None or known[0] is not code:
+        names = frozenset(code.co_names)
+        if "globals" in names:  # their names are strings
+            names |= {c for c in code.co_consts if isinstance(c, str)}
+        in_place = any(n.endswith("_") and not n.endswith("__") for n in names)
+        writes = in_place or bool(names & _WRITING) or any(_writes(s, code) for s in dis.get_instructions(code))
+        if len(_READ) > _MOST:
+            _READ.clear()
+        known = _READ[id(code)] = code, names, writes
+    return known[1], known[2]
+
+
+def _writes(step: dis.Instruction, code: types.CodeType) -> bool:
+    if step.opname == "STORE_DEREF":
+        return step.argval in code.co_freevars
+    return step.opname in _WRITES or (step.opname == "BINARY_OP" and step.argrepr.endswith("="))
