@@ -369,7 +369,7 @@ def same(a: Any, b: Any) -> bool:
         alike = a.shape == b.shape and a.dtype == b.dtype
         return bool(alike and ((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, np.ndarray):
-        return a.shape == b.shape and a.tobytes() == b.tobytes()
+        return bool(a.shape == b.shape and a.tobytes() == b.tobytes())
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
     if isinstance(a, list | tuple | deque):

@@ -24,7 +24,7 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
-from hfta_nb.search import PBT, Halving, Mirror, Searcher
+from hfta_nb.search import PBT, Halving, Mirror
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
 from hfta_nb.train import Settings, Trainer
@@ -87,28 +87,30 @@ class Definition:
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data, self.deterministic = self._suited(data, drop_last), deterministic
-        self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
-        self._pace(validate_every, steps_per_epoch, (patience, member_steps, member_seconds))
-        self.validation_batch_size = arguments.validation_batch_of(validation_batch_size, self.data)
-        self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
-        how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
-        how |= {"storage": storage, "skip_duplicates": skip_duplicates or None, "timeout": timeout}
-        self.name = arguments.name_of(name, self.family, self.data)
-        self.grid, self.searcher = self._searched(grid, how)
-        self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
-        self._place(device, dtype, precision, across, (devices, devices_batch_norm))
+        ends = patience, member_steps, member_seconds
+        self._pace((epochs, validate_every, steps_per_epoch, validation_batch_size), ends)
+        self._judged(monitor, seeds_by, name, seed)
+        how = trials, slots, sampler, pruner, constraint, storage, skip_duplicates or None, timeout
+        self._searched(grid, how, (fixed, batch_size))
+        self._place(device, dtype, precision, across, (devices, devices_batch_norm), (serial, share_stream))
         self._resources(capacity, checkpointing, compile, verify, strategy)
-        self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
+        self._planned(population, keep_checkpoints, directory)
+
+    def _pace(self, epochs: tuple[Any, Any, Any], ends: tuple[Any, Any, Any]) -> None:
+        """How often and in what batches it validates, how long an epoch is, and what ends a member."""
+        count, validate_every, steps_per_epoch, validation_batch_size = epochs
+        self.epochs = arguments.positive("epochs", count)
+        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
+        self.validate_every = arguments.positive("validate_every", validate_every)
+        self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
+        self.validation_batch_size = arguments.validation_batch_of(validation_batch_size, self.data)
+
+    def _planned(self, population: Any, keep_checkpoints: Any, directory: str | Path | None) -> None:
+        """The first plan, and which weights are kept where."""
         self.added = list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
         self._begin_afresh(directory)
-
-    def _pace(self, validate_every: int, steps_per_epoch: int | None, ends: tuple[Any, Any, Any]) -> None:
-        """How often it validates, how long an epoch is, and what ends a member."""
-        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
-        self.validate_every = arguments.positive("validate_every", validate_every)
-        self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
 
     def _resources(
         self, capacity: int | str | None, checkpointing: str, compile: str, verify: str, strategy: str | None
@@ -119,8 +121,11 @@ class Definition:
         self.compile = arguments.compile_of(compile)
         self.strategy = arguments.strategy_of(strategy, self.deterministic, self.capacity, self.compile)
 
-    def _place(self, device: Any, dtype: Any, precision: str, across: float | str, several: tuple[Any, Any]) -> None:
-        """Where and in what the members compute."""
+    def _place(
+        self, device: Any, dtype: Any, precision: str, across: Any, several: tuple[Any, Any], apart: tuple[Any, Any]
+    ) -> None:
+        """Where and in what the members compute, and what they share."""
+        self.serial, self.share_stream = map(arguments.flag, ("serial", "share_stream"), apart)
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
         self.across = arguments.across_of(across, self.device, self.searcher is not None)
@@ -144,16 +149,18 @@ class Definition:
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
 
-    def _judged(self, given: Any) -> tuple[tuple[str, bool], ...]:
-        """The objectives, the first of which is monitored."""
-        found = arguments.objectives_of(self.family, self.data, given)
-        self.monitor, self.maximize = found[0]
-        return found
+    def _judged(self, monitor: Any, seeds_by: Any, name: str | None, seed: Any) -> None:
+        """The objectives, the first of which is monitored; over what they are averaged; the study's name and seed."""
+        self.seed = arguments.seed_of(seed)
+        self.objectives = arguments.objectives_of(self.family, self.data, monitor)
+        self.monitor, self.maximize = self.objectives[0]
+        self.seeds_by, self.name = arguments.seeds_by_of(seeds_by), arguments.name_of(name, self.family, self.data)
 
-    def _searched(self, grid: Any, asked: Mapping[str, Any]) -> tuple[Grid, Searcher | None]:
-        """The grid to train, or that of a search's first trials."""
-        searcher = searching.searcher_of(grid, asked, self)
-        return (Grid(grid), None) if searcher is None else (Grid.of(searcher.preview()), searcher)
+    def _searched(self, grid: Any, how: tuple[Any, ...], fixed: tuple[Any, Any]) -> None:
+        """The grid to train, or that of a search's first trials, and the values of all other axes."""
+        searcher = searching.searcher_of(grid, dict(zip(searching.ARGUMENTS, how, strict=True)), self)
+        self.grid, self.searcher = Grid(grid) if searcher is None else Grid.of(searcher.preview()), searcher
+        self.fixed = arguments.fixed_of(*fixed, self.grid.axes)
 
     @property
     def variants(self) -> list[Variant]:

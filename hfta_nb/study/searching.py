@@ -28,6 +28,9 @@ _KEY = "trials"
 SLOTS = 16
 """Trials that train at the same time, where nobody says how many."""
 
+ARGUMENTS = ("trials", "slots", "sampler", "pruner", "constraint", "storage", "skip_duplicates", "timeout")
+"""The arguments of a study that belong to a search."""
+
 _METHODS: dict[str, Any] = {"sampler": "tpe", "pruner": "none"}
 
 
@@ -36,7 +39,7 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
 
     Args:
         given: the study's grid, or search space.
-        asked: its arguments trials, slots, sampler, pruner and constraint; None for those that were not given.
+        asked: its `ARGUMENTS`; None for those that were not given.
         study: of which epochs, objectives and seed are known.
 
     Raises:
