@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,16 +45,18 @@ class MemberOptimizer(ArrayOptimizer):
         self._padded = [{n for n in taken if own.pads(n)} for own in self._own]
         self._rows = [{n: nn.Parameter(self._own_row(n, i)) for n in taken} for i in range(len(self.array))]
         values = self.read()
-        self.members: list[torch.optim.Optimizer] = []
-        for i, rows in enumerate(self._rows):
-            groups = [
-                {"params": [rows[n] for n in names], **self._values_of(v, i)}
-                for names, v in zip(self._names, values, strict=True)
-            ]
-            self.members.append(self.torch_class(groups))
+        self.members: list[torch.optim.Optimizer] = [self._constructed(i, values) for i in range(len(self.array))]
         if states is not None:
             for member, state in zip(self.members, states, strict=True):
                 member.load_state_dict(_grown(state, member))
+
+    def _constructed(self, index: int, values: Sequence[Mapping[str, HostColumn]]) -> torch.optim.Optimizer:
+        """A member's optimizer, without state."""
+        groups = [
+            {"params": [self._rows[index][n] for n in names], **self._values_of(v, index)}
+            for names, v in zip(self._names, values, strict=True)
+        ]
+        return self.torch_class(groups)  # type: ignore[no-any-return]
 
     def _values_of(self, values: Mapping[str, HostColumn], index: int) -> dict[str, Any]:
         found = {}
@@ -107,11 +109,16 @@ class MemberOptimizer(ArrayOptimizer):
         self._sync_values(values)
         for i, member in enumerate(self.members):
             if i not in skip:
-                self._set_grads(i)
-                self._pull(i)
-                member.step()
-                self._push(i)
+                self._run(i, member.step)
         self._clear_grads()
+
+    def _run(self, index: int, call: Callable[[], Any]) -> Any:
+        """Call something of a member's optimizer, whose parameters and gradients are there."""
+        self._set_grads(index)
+        self._pull(index)
+        found = call()
+        self._push(index)
+        return found
 
     def _clear_grads(self) -> None:
         for rows in self._rows:
