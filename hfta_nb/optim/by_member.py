@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -321,8 +321,10 @@ class ByMember(MemberOptimizer):
 
     def _reset_row(self, index: int) -> None:
         written = set(self._written)
-        self._table = [{n: self.rows(k, n) for n in self.param_groups[k] if n not in _NO_VALUES and (k, n) not in written}
-                       for k in range(len(self.param_groups))]  # fmt: skip
+        self._table = [
+            {n: self.rows(k, n) for n in group if n not in _NO_VALUES and (k, n) not in written}
+            for k, group in enumerate(self.param_groups)
+        ]
         self.members[index] = self._constructed(index, ())
         self._show()
         self._written = written
