@@ -2,8 +2,8 @@
 
 Where an update is elementwise, a parameter ``[M, *shape]`` trains as M parameters ``[*shape]`` would. Where it uses
 norms or statistics of a parameter, the number of its axes, sums over all parameters, or random numbers, it does not.
-Before its first step, a copy of the optimizer trains small tensors of two members together, and copies of it each of
-them alone.
+Before its first step, a copy of the optimizer trains small tensors of some members together, and copies of it two of them
+alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.errors import ArrayWarning, OptimError
 
-MEMBERS = 2
+ALONE = 2
+"""Members that are tried alone."""
+
 STEPS = 4
 LONGEST = 256
 """Sides of the tensors that are tried: what rules that begin at 128 entries look at is still there."""
+
+MOST = 2**20
+"""Entries of a tensor that is tried, all members together."""
 
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
@@ -90,7 +95,7 @@ def _judge(optimizer: Optimizer, closure: bool) -> None:
     try:
         with torch.random.fork_rng(devices=sorted(devices)), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            alone = [_Trial(optimizer, i, closure) for i in range(MEMBERS)]
+            alone = [_Trial(optimizer, i, closure) for i in range(ALONE)]
             apart = [trial.run() for trial in alone]
     except Exception as error:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
@@ -119,7 +124,7 @@ class _Trial:
 
     Args:
         optimizer: that is copied, with its hyperparameters and attributes.
-        member: whose parameters it has; None for those of two members together.
+        member: whose parameters it has; None for those of several members together.
         closure: whether its steps are given a closure.
     """
 
@@ -132,13 +137,14 @@ class _Trial:
         for k, group in enumerate(optimizer.param_groups):
             for p in group["params"]:
                 # Of parameters of one shape one will do, unless the optimizer has a list of its own for each.
-                key = k, tuple(min(side, LONGEST) for side in p.shape), p.dtype, p.device, id(p) if kept else None
+                apart = owner_of(p) is None  # a parameter of something else
                 if key not in self.params:
-                    self.params[key] = nn.Parameter(self._part(p.detach()).clone(), p.requires_grad)
+                    own_part = self._part(p.detach().unsqueeze(0) if apart else p.detach())
+                    self.params[key] = nn.Parameter(own_part.clone(), p.requires_grad)
                 memo[id(p)] = self.params[key]
                 for value in [*_tensors(optimizer.state.get(p)), *kept]:
                     if value.shape == p.shape:
-                        memo[id(value)] = self._part(value).clone()
+                        memo[id(value)] = self._part(value.unsqueeze(0) if apart else value).clone()
         self.made: Any = object.__new__(type(optimizer))
         memo[id(optimizer)] = self.made
         vars(self.made).update(copy.deepcopy(own, memo))
@@ -150,10 +156,12 @@ class _Trial:
         self._begin()
 
     def _part(self, value: Tensor) -> Tensor:
-        """The first entries along each axis; of two members, or of one."""
-        rows = value.expand(MEMBERS, *value.shape[1:]) if len(value) == 1 else value[:MEMBERS]
-        rows = rows if self.member is None else rows[self.member]
-        return rows[tuple(slice(LONGEST) for _ in rows.shape)] if rows.ndim else rows
+        """The first entries along each axis; of one member, or of several."""
+        row = value[0][tuple(slice(LONGEST) for _ in value.shape[1:])]
+        if self.member is not None:
+            return row
+        rows = max(ALONE, min(len(value), LONGEST, MOST // max(1, row.numel())))
+        return row.expand(rows, *row.shape)
 
     @torch.no_grad()
     def _begin(self) -> None:
@@ -162,11 +170,14 @@ class _Trial:
 
     def _numbers(self, like: Tensor, seed: int, scale: float) -> Tensor:
         """Random numbers, much larger for the second member."""
-        shape = like.shape if self.member is None else (MEMBERS, *like.shape)
-        real = torch.float64 if like.dtype.is_floating_point else like.dtype
-        found = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=real) * scale
-        found[1] *= 7
-        return (found if self.member is None else found[self.member]).to(like)
+        rows, shape = (range(len(like)), like.shape[1:]) if self.member is None else ([self.member], like.shape)
+        kind = like.dtype if like.is_complex() else torch.float64
+        seeds = [torch.Generator().manual_seed(1000 * seed + i) for i in rows]
+        sizes = [scale * 7 ** (i % 2) for i in rows]
+        found = torch.stack([
+            torch.randn(shape, generator=own, dtype=kind) * size for own, size in zip(seeds, sizes, strict=True)
+        ])  # fmt: skip
+        return (found if self.member is None else found[0]).to(like)
 
     def run(self) -> list[Tensor]:
         """The parameters after each step, as changes of what they were at first."""
@@ -184,7 +195,7 @@ class _Trial:
         for place, p in enumerate(self.params.values()):
             if p.requires_grad:
                 grad = self._numbers(p, 1000 * (number + 1) + place, 1.0)
-                total = total + (grad * p.detach()).sum().abs().cpu()
+                total = total + (grad * p.detach()).abs().sum().cpu()
                 p.grad = grad + 0.1 * p.detach()
         return total
 
@@ -206,6 +217,7 @@ def _differ(together: Sequence[Tensor], apart: Sequence[Sequence[Tensor]]) -> bo
     for value, *rows in zip(together, *apart, strict=True):
         expected = torch.stack(rows)
         size = expected.abs().amax(tuple(range(1, expected.ndim)), keepdim=True) if expected.numel() else expected
+        value = value[: len(rows)]
         off = (value - expected).abs() > _TOLERANCES.get(value.dtype, 0.05) * size
         if bool((off & ~(value.isnan() & expected.isnan())).any()) or bool((value.isnan() != expected.isnan()).any()):
             return True

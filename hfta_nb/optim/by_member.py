@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -283,12 +283,14 @@ class ByMember(MemberOptimizer):
 
     def _restore(self, member: torch.optim.Optimizer, told: Mapping[str, Any]) -> None:
         told = copy.deepcopy(dict(told))
+        sharing = [o for o in _optimizers(member) if o.param_groups is member.param_groups]
         listed, groups = member.param_groups, list(member.param_groups)
         self._put(member, told["state"])
-        for old, new in zip(groups, list(member.param_groups), strict=True):  # which an optimizer within may share
+        for old, new in zip(groups, list(member.param_groups), strict=True):
             old.update(new)
         listed[:] = groups
-        member.param_groups = listed
+        for one in sharing:  # an optimizer within may have the same groups
+            one.param_groups = listed
         for group, private in zip(member.param_groups, told["groups"], strict=False):
             group.update(private)
         vars(member).update(told["attributes"])
@@ -358,6 +360,14 @@ def _defaults(optimizer: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
+
+
+def _optimizers(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
+    """An optimizer and those within it."""
+    yield optimizer
+    for inner in vars(optimizer).values():
+        if isinstance(inner, torch.optim.Optimizer):
+            yield from _optimizers(inner)
 
 
 def _with_keys(told: Mapping[str, Any], kind: type[int] | type[str]) -> dict[str, Any]:

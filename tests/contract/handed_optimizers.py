@@ -208,3 +208,35 @@ def stepped(optimizer: Any, closure: Callable[[], Any], how: str) -> Any:
     else:
         optimizer.step()
     return losses
+
+
+class TimmScheduler:
+    """As the schedulers of timm: no `LRScheduler`, told the epoch or the number of updates, and a metric."""
+
+    def __init__(self, optimizer: Optimizer, warmup: int, by_update: bool = False):
+        self.optimizer, self.warmup, self.by_update, self.best = optimizer, warmup, by_update, float("inf")
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        self._put(0)
+
+    def _put(self, t: int) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * min(1.0, (t + 1) / self.warmup)
+
+    def step(self, epoch: int, metric: float | None = None) -> None:
+        if metric is not None and metric > self.best:
+            for group in self.optimizer.param_groups:
+                group["initial_lr"] *= 0.5
+        self.best = min(self.best, float("inf") if metric is None else float(metric))
+        if not self.by_update:
+            self._put(epoch)
+
+    def step_update(self, num_updates: int, metric: float | None = None) -> None:
+        if self.by_update:
+            self._put(num_updates)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "optimizer"}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)

@@ -20,6 +20,7 @@ from tests.contract.handed_optimizers import (
     NoDecayOnVectors,
     Prodigal,
     Sam,
+    TimmScheduler,
     stepped,
     trained_alone,
 )
@@ -378,3 +379,59 @@ def test_clipping_by_torch_warns(clip: Any) -> None:
         clip(array)
     assert [one.filename for one in told] == [__file__]
     nn.utils.clip_grad_norm_(array[0].parameters(), 1.0)
+
+
+# Lr schedulers.
+
+
+@pytest.mark.parametrize("by_update", [False, True], ids=["epochs", "updates"])
+@pytest.mark.parametrize("one", [True, False], ids=["one function", "a list"])
+def test_schedulers_like_timm_s(by_update: bool, one: bool) -> None:
+    array = fused()
+    optimizer = hfta.optim.SGD(array, lr=LRS)
+    makers = [lambda o, w=w: TimmScheduler(o, w, by_update) for w in (3, 3 if one else 5, 3 if one else 7)]
+    scheduler = hfta.optim.lr_scheduler.ByMember(optimizer, makers[0] if one else makers)
+    modules = list(array)
+    alone = [torch.optim.SGD(m.parameters(), lr=lr) for m, lr in zip(modules, LRS, strict=True)]
+    own = [make(o) for make, o in zip(makers, alone, strict=True)]
+    metrics = [[3.0, 1.0, 2.0], [2.0, 2.0, 1.0], [1.0, 1.5, 3.0]]
+    for epoch in range(3):
+        scheduler.step_update(num_updates=2 * epoch + 1)
+        scheduler.step(epoch + 1, torch.tensor(metrics[epoch]))
+        for i, each in enumerate(own):
+            each.step_update(num_updates=2 * epoch + 1)
+            each.step(epoch + 1, metrics[epoch][i])
+        if epoch == 1:
+            part = array.select([0, 1, 2])
+            optimizer = optimizer.select([0, 1, 2], part)
+            scheduler = scheduler.select([0, 1, 2], optimizer)
+        assert scheduler.get_last_lr() == [[o.param_groups[0]["lr"] for o in alone]]
+        assert optimizer.rows(0, "lr") == [o.param_groups[0]["lr"] for o in alone]
+    with pytest.raises(OptimError, match="not one value per member"):
+        scheduler.step(4, [0.1, 0.2])
+
+
+@pytest.mark.filterwarnings("ignore:The epoch parameter")
+@pytest.mark.parametrize(
+    "epoch", [(7, 8, 12), [7, 8, 12], torch.tensor([7, 8, 12]), 9], ids=["tuple", "list", "tensor", "one"]
+)
+@pytest.mark.parametrize(
+    "make",
+    [lambda o: torch.optim.lr_scheduler.StepLR(o, 4), lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=20),
+     lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda e: 0.9**e)],
+    ids=["StepLR", "Cosine", "LambdaLR"],
+)  # fmt: skip
+def test_to_an_epoch_of_one_s_own(make: Any, epoch: Any) -> None:
+    optimizer = hfta.optim.SGD(fused(), lr=LRS)
+    scheduler = hfta.optim.lr_scheduler.ByMember(optimizer, make)
+    with pytest.warns(UserWarning, match="epoch parameter in `scheduler.step") as told:
+        scheduler.step(epoch=epoch)
+    assert len(told) == 1
+    scheduler.step()
+    for i, lr in enumerate(LRS):
+        alone = torch.optim.SGD([torch.zeros(1)], lr=lr)
+        own = make(alone)
+        alone.step()
+        own.step(epoch=epoch if isinstance(epoch, int) else int(epoch[i]))
+        own.step()
+        assert optimizer.rows(0, "lr")[i] == pytest.approx(alone.param_groups[0]["lr"], abs=1e-15)
