@@ -2,8 +2,8 @@
 
 Where an update is elementwise, a parameter ``[M, *shape]`` trains as M parameters ``[*shape]`` would. Where it uses
 norms or statistics of a parameter, the number of its axes, sums over all parameters, or random numbers, it does not.
-Before its first step, a copy of the optimizer trains small tensors of some members together, and copies of it two of them
-alone.
+Before its first step, a copy of the optimizer trains small tensors of some members together, and copies of it train two
+of them alone.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _judge(optimizer: Optimizer, closure: bool) -> None:
     except Exception as error:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         text = f"{where}: whether members stay apart could not be found out by trying ({reason}); if its update is not"
-        warnings.warn(f"{text} elementwise, {cure(kind)}", ArrayWarning, stacklevel=5)
+        warnings.warn(f"{text} elementwise, {cure(kind)}", ArrayWarning, stacklevel=4)
         return
     try:
         with torch.random.fork_rng(devices=sorted(devices)), warnings.catch_warnings():
@@ -136,7 +136,9 @@ class _Trial:
         memo: dict[int, Any] = {}
         for k, group in enumerate(optimizer.param_groups):
             for p in group["params"]:
-                # Of parameters of one shape one will do, unless the optimizer has a list of its own for each.
+                # Of parameters of one shape one will do, unless the optimizer has tensors of its own.
+                shape = tuple(min(side, LONGEST) for side in p.shape)
+                key = k, shape, p.dtype, p.device, id(p) if kept else None
                 apart = owner_of(p) is None  # a parameter of something else
                 if key not in self.params:
                     own_part = self._part(p.detach().unsqueeze(0) if apart else p.detach())

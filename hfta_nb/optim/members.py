@@ -133,6 +133,15 @@ class MemberOptimizer(ArrayOptimizer):
     def _state(self) -> dict[str, Any]:
         return {"members": [{str(k): v for k, v in s["state"].items()} for s in self._torch_states()]}
 
+    def _by_parameter(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        states = [self._member_state(i) for i in range(len(self.members))]
+        for name in dict.fromkeys(name for state in states for name in state):
+            rows = [state.get(name, {}) for state in states]
+            keys = dict.fromkeys(key for row in rows for key in row)
+            found[name] = {key: _stacked([row.get(key) for row in rows]) for key in keys}
+        return found
+
     def _load(self, state: Mapping[str, Any]) -> None:
         rows = state.get("members", ())
         if len(rows) != len(self.members):
@@ -173,6 +182,17 @@ class MemberOptimizer(ArrayOptimizer):
         ]
         for member, state in zip(self.members, states, strict=True):
             self._put(member, state)
+
+
+def _stacked(values: list[Any]) -> Any:
+    """Tensors of one shape as one, with zeros for members without; others in a list."""
+    shapes = {v.shape if isinstance(v, Tensor) else None for v in values if v is not None}
+    if len(shapes) == 1 and None not in shapes:
+        like = next(v for v in values if v is not None)
+        return torch.stack([torch.zeros_like(like) if v is None else v for v in values])
+    if all(isinstance(v, bool | int | float) for v in values):
+        return torch.tensor(values)
+    return values
 
 
 def _grown(state: Mapping[str, Any], member: torch.optim.Optimizer) -> dict[str, Any]:

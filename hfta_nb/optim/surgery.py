@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from hfta_nb.array import FusedArray
 from hfta_nb.array.access import own_names
@@ -59,6 +60,16 @@ class Surgery(abc.ABC):
     def title(self) -> str:
         """The optimizer in words."""
         return type(self).__name__
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Any]]:
+        """The state by parameter, as that of torch's optimizers: tensors ``[M, *shape]``, and numbers (step) ``[M]``.
+
+        A parameter that no member has updated has none. Tensors of members of one architecture are the optimizer's
+        own where its `how` says that all members are updated together, else copies.
+        """
+        parameters = dict(self.array.named_parameters())
+        return {parameters[name]: state for name, state in self._by_parameter().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
@@ -338,6 +349,10 @@ class Surgery(abc.ABC):
     @abc.abstractmethod
     def _state(self) -> dict[str, Any]:
         """The state of all parameters, as tensors, numbers, lists and dicts."""
+
+    @abc.abstractmethod
+    def _by_parameter(self) -> dict[str, dict[str, Any]]:
+        """The state of all members, as torch's optimizer names it."""
 
     @abc.abstractmethod
     def _load(self, state: Mapping[str, Any]) -> None:

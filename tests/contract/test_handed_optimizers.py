@@ -435,3 +435,42 @@ def test_to_an_epoch_of_one_s_own(make: Any, epoch: Any) -> None:
         own.step(epoch=epoch if isinstance(epoch, int) else int(epoch[i]))
         own.step()
         assert optimizer.rows(0, "lr")[i] == pytest.approx(alone.param_groups[0]["lr"], abs=1e-15)
+
+
+# State.
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "settings"),
+    [
+        (hfta.optim.Adam, torch.optim.Adam, {"amsgrad": True}),
+        (hfta.optim.SGD, torch.optim.SGD, {"momentum": 0.9}),
+        (hfta.optim.SGD, torch.optim.SGD, {}),
+        (hfta.optim.ASGD, torch.optim.ASGD, {}),
+        (hfta.optim.NAdam, torch.optim.NAdam, {}),
+        (hfta.optim.Rprop, torch.optim.Rprop, {}),
+        (hfta.optim.Adafactor, torch.optim.Adafactor, {}),
+        (lambda array, lr, **s: hfta.optim.ByMember(Lamb, array, lr=lr), Lamb, {}),
+    ],
+    ids=["Adam", "SGD", "plain SGD", "ASGD", "NAdam", "Rprop", "Adafactor", "ByMember"],
+)
+def test_the_state_reads_as_torch_s(ours: Any, theirs: Any, settings: dict[str, Any]) -> None:
+    array = fused()
+    optimizer = ours(array, lr=LRS, **settings)
+    assert not optimizer.state
+    train(array, optimizer, steps=3)
+    for i, seed in enumerate(SEEDS):
+        make = lambda m, i=i: theirs(m.parameters(), lr=LRS[i], **settings)  # noqa: E731
+        module, _, alone = trained_alone(build, seed, make, X, Y, "steps", 3)
+        for p, q in zip(module.parameters(), array.parameters(), strict=True):
+            expected = {k: v for k, v in alone.state.get(p, {}).items() if v is not None}
+            found = optimizer.state.get(q, {})
+            assert found.keys() == expected.keys()
+            for key, value in expected.items():
+                torch.testing.assert_close(
+                    found[key][i], torch.as_tensor(value), rtol=1e-7, atol=1e-10, check_dtype=False
+                )
+    if ours is hfta.optim.Adam:  # what is written there counts
+        p = next(array.parameters())
+        optimizer.state[p]["exp_avg"].zero_()
+        assert not optimizer.state_of(0)["state"][0]["exp_avg"].any()
