@@ -212,7 +212,7 @@ NOT_AXES = {
     ),
     **dict.fromkeys(
         ("timeout", "max_time", "time_limit", "max_seconds", "time_budget_s", "max_runtime"),
-        "Study(..., member_seconds=600) ends a member after so many seconds of training",
+        "Study(..., member_seconds=600) ends a member after so many seconds of training, timeout=600 a search",
     ),
     **dict.fromkeys(
         ("max_steps", "num_steps", "total_steps", "max_iter"),

@@ -45,6 +45,7 @@ class Definition:
         epochs: int = 20,
         batch_size: int | None = None,
         patience: int | None = None,
+        min_delta: float = 0.0,
         monitor: str | Sequence[str] | None = None,
         device: str | None = None,
         dtype: str | torch.dtype = "float32",
@@ -88,7 +89,7 @@ class Definition:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data, self.deterministic = self._suited(data, drop_last), deterministic
         self.epochs, self.seed = arguments.positive("epochs", epochs), arguments.seed_of(seed)
-        self._pace(validate_every, steps_per_epoch, (patience, member_steps, member_seconds))
+        self._pace(validate_every, steps_per_epoch, (patience, min_delta, member_steps, member_seconds))
         self.validation_batch_size = arguments.validation_batch_of(validation_batch_size, self.data)
         self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
@@ -104,9 +105,9 @@ class Definition:
         self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
         self._begin_afresh(directory)
 
-    def _pace(self, validate_every: int, steps_per_epoch: int | None, ends: tuple[Any, Any, Any]) -> None:
+    def _pace(self, validate_every: int, steps_per_epoch: int | None, ends: tuple[Any, ...]) -> None:
         """How often it validates, how long an epoch is, and what ends a member."""
-        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
+        self.patience, self.min_delta, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
 

@@ -196,9 +196,7 @@ class Members:
             group, narrowers: of the new array.
             joined: what a member's page that begins has of `start` and the like.
         """
-        made = Members(
-            group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch, self.min_delta
-        )
+        made = Members(group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch, self.min_delta)
         made.departed = {**self.unsaved()}
         known = {member.id: member for member in self.active}
         begins = ("start", "first_step", "first_pass", "begin_s")
