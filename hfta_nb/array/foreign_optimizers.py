@@ -61,7 +61,7 @@ def before_step(optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> N
         found = [owner_of(p) for group in optimizer.param_groups for p in group["params"]]
         arrays = {id(one[0]): one[0] for one in found if one is not None}
         if arrays:
-            _judge(optimizer, len(args) > 1 or "closure" in kwargs)
+            _judge(optimizer, len(args) > 1 or "closure" in kwargs, max(map(len, arrays.values())))
         known = _known[optimizer] = count, tuple(weakref.ref(a) for a in arrays.values())
     for reference in known[1]:
         array = reference()
@@ -83,7 +83,7 @@ def _check_missing(optimizer: Optimizer, array: Any) -> None:
                 )
 
 
-def _judge(optimizer: Optimizer, closure: bool) -> None:
+def _judge(optimizer: Optimizer, closure: bool, members: int) -> None:
     """Try an optimizer.
 
     Raises:
@@ -95,7 +95,7 @@ def _judge(optimizer: Optimizer, closure: bool) -> None:
     try:
         with torch.random.fork_rng(devices=sorted(devices)), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            alone = [_Trial(optimizer, i, closure) for i in range(ALONE)]
+            alone = [_Trial(optimizer, i, closure, members) for i in range(min(ALONE, members))]
             apart = [trial.run() for trial in alone]
     except Exception as error:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
@@ -105,7 +105,7 @@ def _judge(optimizer: Optimizer, closure: bool) -> None:
     try:
         with torch.random.fork_rng(devices=sorted(devices)), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            together = _Trial(optimizer, None, closure).run()
+            together = _Trial(optimizer, None, closure, members).run()
         why = "members do not train as they would alone" if _differ(together, apart) else ""
     except Exception as error:
         why = f"it fails with a member axis ({(str(error).strip() or repr(error)).splitlines()[0]})"
@@ -126,10 +126,11 @@ class _Trial:
         optimizer: that is copied, with its hyperparameters and attributes.
         member: whose parameters it has; None for those of several members together.
         closure: whether its steps are given a closure.
+        members: of the array.
     """
 
-    def __init__(self, optimizer: Optimizer, member: int | None, closure: bool) -> None:
-        self.member, self.closure = member, closure
+    def __init__(self, optimizer: Optimizer, member: int | None, closure: bool, members: int) -> None:
+        self.member, self.closure, self.members = member, closure, members
         self.params: dict[tuple[Any, ...], nn.Parameter] = {}
         own = {name: value for name, value in vars(optimizer).items() if name not in ("step", *_HOOKS)}
         kept = [t for name, value in own.items() if name not in ("state", "param_groups") for t in _tensors(value)]
@@ -162,7 +163,7 @@ class _Trial:
         row = value[0][tuple(slice(LONGEST) for _ in value.shape[1:])]
         if self.member is not None:
             return row
-        rows = max(ALONE, min(len(value), LONGEST, MOST // max(1, row.numel())))
+        rows = max(min(ALONE, self.members), min(self.members, LONGEST, MOST // max(1, row.numel())))
         return row.expand(rows, *row.shape)
 
     @torch.no_grad()

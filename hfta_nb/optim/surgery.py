@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -69,7 +70,7 @@ class Surgery(abc.ABC):
         own where its `how` says that all members are updated together, else copies.
         """
         parameters = dict(self.array.named_parameters())
-        return {parameters[name]: state for name, state in self._by_parameter().items()}
+        return defaultdict(dict, {parameters[name]: state for name, state in self._by_parameter().items()})
 
     def state_dict(self) -> dict[str, Any]:
         """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
