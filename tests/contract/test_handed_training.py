@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, OptimError, StudyError
+from hfta_nb.training_axes import STUDY_OPTIONS
 from tests.contract.handed_over import numbers
 
 X, Y = numbers(22, 4), numbers(22, 2, seed=1)
@@ -84,19 +86,21 @@ def assert_as_alone(found: hfta.Study, id: int, expected: tuple[nn.Module, list[
         torch.testing.assert_close(weights[name], value, rtol=1e-10, atol=1e-10)
 
 
+LONG = [{"accumulate_grad_batches": 2}, {"accumulate_grad_batches": 9}, {"ema_decay": 0.0}]
 CASES: list[dict[str, Any]] = [
-    {"accumulate_grad_batches": 2},
     {"accumulate_grad_batches": 4},
-    {"accumulate_grad_batches": 9},
     {"ema_decay": 0.9},
-    {"ema_decay": 0.0},
     {"ema_decay": 0.5, "accumulate_grad_batches": 4, "max_norm": 0.1},
     {"accumulate_grad_batches": 4, "warmup_steps": 2, "lr_scheduler": "cosine"},
 ]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.parametrize("options", CASES, ids=lambda o: "-".join(f"{k[:5]}{v}" for k, v in o.items()))
+@pytest.mark.parametrize(
+    "options",
+    [*CASES, *(pytest.param(o, marks=pytest.mark.long) for o in LONG)],
+    ids=lambda o: "-".join(f"{k[:5]}{v}" for k, v in o.items()),
+)
 def test_a_study_is_as_the_loop_of_one_s_own(options: dict[str, Any], tmp_path: Path) -> None:
     found = study(tmp_path, {"seed": [0, 1], "lr": [0.05]}, momentum=0.9, **options)
     found.fit(progress=False)
@@ -107,6 +111,7 @@ def test_a_study_is_as_the_loop_of_one_s_own(options: dict[str, Any], tmp_path: 
     assert found.check(members=[0, 1])["equal"].all()
 
 
+@pytest.mark.long
 def test_as_axes_and_for_members_of_unlike_width(tmp_path: Path) -> None:
     grid = {"ema_decay": [None, 0.5, 0.9], "accumulate_grad_batches": [1, 3], "width": [3, 5]}
     found = study(tmp_path, grid, momentum=0.9, across=0.9, lr=0.05)
@@ -137,6 +142,7 @@ def test_a_run_that_is_interrupted_within_a_group_goes_on(tmp_path: Path) -> Non
             torch.testing.assert_close(other[name], value, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 def test_members_are_refilled_in_slots(tmp_path: Path) -> None:
     def space(trial: Any) -> dict[str, Any]:
         return {"lr": trial.suggest_float("lr", 0.01, 0.1), "ema_decay": trial.suggest_float("ema_decay", 0.3, 0.9),
@@ -173,26 +179,26 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_smaller_improvements_do_not_count_for_patience(tmp_path: Path) -> None:
     """As `EarlyStopping` of Keras and Lightning: the counter has a best of its own."""
-    options = {"momentum": 0.0, "epochs": 30, "patience": 3}
-    free = study(tmp_path / "free", {"seed": [0, 1, 2], "lr": [0.02]}, **{**options, "patience": None})
+    options = {"momentum": 0.0, "epochs": 12, "patience": 2}
+    free = study(tmp_path / "free", {"seed": [0, 1], "lr": [0.05]}, **{**options, "patience": None})
     free.fit(progress=False)
     delta = 0.02
-    found = study(tmp_path / "found", {"seed": [0, 1, 2], "lr": [0.02]}, min_delta=delta, **options)
+    found = study(tmp_path / "found", {"seed": [0, 1], "lr": [0.05]}, min_delta=delta, **options)
     found.fit(progress=False)
     assert hfta.Study.load(tmp_path / "found", family=model, data=data()).min_delta == delta
     stops = set()
-    for id in range(3):
-        best, waited, stop = float("inf"), 0, 30
+    for id in range(2):
+        best, waited, stop = float("inf"), 0, 12
         curve = free.history.members[id].curves["val_loss"].values
         for epoch, value in enumerate(curve):
             best, waited = (value, 0) if value + delta < best else (best, waited + 1)
-            if waited >= 3:
+            if waited >= 2:
                 stop = epoch + 1
                 break
         assert len(found.history.members[id].curves["val_loss"].values) == stop
         assert found.history.members[id].best_value == pytest.approx(min(curve[:stop]), abs=1e-12)
         stops.add(stop)
-    assert min(stops) < 30
+    assert min(stops) < 12
 
 
 @pytest.mark.parametrize(
@@ -222,9 +228,18 @@ def test_differences_that_are_refused(options: dict[str, Any], message: str, tmp
         ("load_best_model_at_end", r"study.best\(\).module\(\)"),
         ("swa", "ema_decay=0.999"),
         ("max_steps", "member_steps=1000"),
+        ("min_deltas", r"min_delta is one for all variants: give Study\(..., min_delta=...\)"),
+        ("Ema_Decay", "did you mean ema_decay?"),
     ],
 )
 def test_names_of_other_libraries(name: str, advice: str, tmp_path: Path) -> None:
     for grid, fixed in (({name: [1, 2]}, {}), ({"lr": [0.1]}, {name: 1})):
         with pytest.raises(GridError, match=advice):
             study(tmp_path, grid, **fixed)
+
+
+def test_the_options_of_a_study_are_known_by_name(tmp_path: Path) -> None:
+    arguments = set(inspect.signature(hfta.Study).parameters) - {"family", "grid", "data", "fixed"}
+    assert arguments - {"batch_size", "seed"} == set(STUDY_OPTIONS)
+    with pytest.raises(StudyError, match=r"timeout: belongs to a search.*member_seconds"):
+        study(tmp_path, {"lr": [0.1]}, timeout=5)
