@@ -13,8 +13,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hfta_nb as hfta
+from hfta_nb.array import MemberGenerators
 from hfta_nb.errors import GridError, OptimError, StudyError
-from hfta_nb.training_axes import STUDY_OPTIONS
+from hfta_nb.step import ArrayStep, Origin, PlainStep, recomposed
+from hfta_nb.training_axes import STUDY_OPTIONS, TRAINING_AXES
 from tests.contract.handed_over import numbers
 
 X, Y = numbers(22, 4), numbers(22, 2, seed=1)
@@ -243,3 +245,46 @@ def test_the_options_of_a_study_are_known_by_name(tmp_path: Path) -> None:
     assert arguments - {"batch_size", "seed"} == set(STUDY_OPTIONS)
     with pytest.raises(StudyError, match=r"timeout: belongs to a search.*member_seconds"):
         study(tmp_path, {"lr": [0.1]}, timeout=5)
+
+
+# Members that go on in other arrays, within a group of mini-batches.
+
+
+def stepped(kind: Any, own: Any, rows: Any) -> Any:
+    more = () if kind is ArrayStep else (MemberGenerators.seeded([int(rows["seed"])], torch.device("cpu")),)
+    return kind(own, rows, nn.functional.mse_loss, {}, EPOCHS, *more)
+
+
+def array_step(rows: list[dict[str, Any]]) -> ArrayStep:
+    modules = []
+    for row in rows:
+        torch.manual_seed(row["seed"])
+        modules.append(model().double())
+    found: ArrayStep = stepped(ArrayStep, hfta.fuse(modules, [row["seed"] for row in rows]), rows)
+    return found
+
+
+def test_members_go_on_elsewhere_within_a_group() -> None:
+    usual = {name: axis.default for name, axis in TRAINING_AXES.items()}
+    rows = [{**usual, "optimizer": "sgd", "momentum": 0.9, "lr": 0.05, "seed": seed, "accumulate_grad_batches": 3,
+             "ema_decay": decay} for seed, decay in enumerate((0.5, 0.7, 0.9))]  # fmt: skip
+    step, order = array_step(rows), [2, 0, 1]
+    for x, y in batches()[:5]:
+        step.train(x, y)
+    other = recomposed(array_step([rows[i] for i in order]), [Origin(step, i) for i in order])
+    saved = other.select([0, 2]).state()
+    last = array_step([rows[2], rows[1]])
+    last.load_state(saved)
+    last.train(*batches()[5])
+    last.train(*batches()[0])
+    last.end_epoch()
+    scores = last.evaluate(XV, YV)["loss"]
+    for place, i in enumerate((2, 1)):
+        torch.manual_seed(i)
+        alone = stepped(PlainStep, model().double(), rows[i])
+        for number in (0, 1, 2, 3, 4, 5, 0):
+            alone.train(*batches()[number])
+        alone.end_epoch()
+        torch.testing.assert_close(scores[place], alone.evaluate(XV, YV)["loss"][0], rtol=1e-12, atol=1e-12)
+        for name, value in alone.weights().items():
+            torch.testing.assert_close(last.weights()[name][place], value[0], rtol=1e-12, atol=1e-12)
