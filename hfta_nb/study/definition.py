@@ -94,13 +94,12 @@ class Definition:
         self.objectives, self.seeds_by = self._judged(monitor), arguments.seeds_by_of(seeds_by)
         how = {"trials": trials, "slots": slots, "sampler": sampler, "pruner": pruner, "constraint": constraint}
         how |= {"storage": storage, "skip_duplicates": skip_duplicates or None, "timeout": timeout}
-        self.name = arguments.name_of(name, self.family, self.data)
+        self.name, self.added = arguments.name_of(name, self.family, self.data), list[adding.Added]()
         self.grid, self.searcher = self._searched(grid, how)
         self.fixed = arguments.fixed_of(fixed, batch_size, self.grid.axes)
         self._place(device, dtype, precision, across, (devices, devices_batch_norm))
         self._resources(capacity, checkpointing, compile, verify, strategy)
         self.serial, self.share_stream = arguments.flag("serial", serial), arguments.flag("share_stream", share_stream)
-        self.added = list[adding.Added]()
         self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
         self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
         self._begin_afresh(directory)
