@@ -224,8 +224,8 @@ NOT_AXES = {
     ),
     **dict.fromkeys(("swa", "use_swa", "swa_lr", "swa_start"), "Study(..., ema_decay=0.999) averages the weights"),
     **dict.fromkeys(
-        ("val_batch_size", "valid_batch_size", "validation_batch_size", "eval_batch_size", "test_batch_size"),
-        "the data says it: hfta_nb.data.from_loader(training, validation) takes a loader of any size",
+        ("val_batch_size", "valid_batch_size", "eval_batch_size", "test_batch_size"),
+        "give Study(..., validation_batch_size=256)",
     ),
     **dict.fromkeys(
         ("val_split", "validation_split", "test_size", "val_size"),
@@ -247,6 +247,6 @@ STUDY_OPTIONS = (
     *("capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "devices", "devices_batch_norm"),
     *("share_stream", "name", "validate_every", "steps_per_epoch", "drop_last", "loss", "metrics", "param_groups"),
     *("trials", "slots", "sampler", "pruner", "constraint", "member_steps", "member_seconds", "keep_checkpoints"),
-    *("seeds_by", "population", "timeout", "storage", "skip_duplicates"),
+    *("seeds_by", "population", "timeout", "storage", "skip_duplicates", "validation_batch_size"),
 )
 """Arguments of a study that are one for all variants."""

@@ -59,7 +59,7 @@ def before_step(optimizer: Optimizer, args: Any, kwargs: Mapping[str, Any]) -> N
     known = _known.get(optimizer)
     if known is None or known[0] != count:
         found = [owner_of(p) for group in optimizer.param_groups for p in group["params"]]
-        arrays = {id(one[0]): one[0] for one in found if one is not None}
+        arrays: dict[int, Any] = {id(one[0]): one[0] for one in found if one is not None}
         if arrays:
             _judge(optimizer, len(args) > 1 or "closure" in kwargs, max(map(len, arrays.values())))
         known = _known[optimizer] = count, tuple(weakref.ref(a) for a in arrays.values())

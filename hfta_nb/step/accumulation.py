@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
+from hfta_nb.array.access import own_names
 from hfta_nb.errors import OptimError
+from hfta_nb.step.own_rows import own_rows, put_own_rows
 from hfta_nb.step.protocol import Row
 
 AXIS = "accumulate_grad_batches"
@@ -100,30 +102,34 @@ class Accumulation:
         made.lacking = {n: {k for k, i in enumerate(indices) if i in old} for n, old in self.lacking.items()}
         return made
 
-    def take_member(self, place: int, other: Accumulation, src: int) -> None:
-        """A member goes on with the gradients of member `src` of another array, which is as far in its group."""
-        self.count = other.count
-        for name, value in other.sums.items():
-            if name not in self.sums:
-                self.sums[name] = value.new_zeros(self.members, *value.shape[1:])
-                self.lacking[name] = set(range(self.members))
-            self.sums[name][place] = value[src]
-            self.lacking[name] -= {place} if src not in other.lacking[name] else set()
-
-    def state(self) -> dict[str, Any]:
-        return {
-            "every": self.every,
-            "count": self.count,
-            "sums": dict(self.sums),
-            "lacking": {name: sorted(members) for name, members in self.lacking.items()},
-        }
+    def state(self, array: FusedArray) -> dict[str, Any]:
+        members = [self._of(array, i) for i in range(self.members)] if self.count else []
+        return {"every": self.every, "count": self.count, "members": members}
 
     def load_state(self, state: Mapping[str, Any] | None, array: FusedArray) -> None:
-        """Take what `state` gave; of groups of another size, and of an epoch that begins anew, nothing."""
+        """Take what `state` gave; of groups of another size nothing."""
         self.clear()
         if state is None or state["every"] != self.every:
             return
-        parameters = dict(array.named_parameters())
+        for index, rows in enumerate(state["members"]):
+            self._put(array, index, rows)
         self.count = int(state["count"])
-        self.sums = {name: value.to(parameters[name].device, copy=True) for name, value in state["sums"].items()}
-        self.lacking = {name: set(members) for name, members in state["lacking"].items()}
+
+    def take_member(self, array: FusedArray, place: int, other: Accumulation, source: FusedArray, src: int) -> None:
+        """A member goes on with the gradients of member `src` of another array, which is as far in its group."""
+        self._put(array, place, other._of(source, src))
+        self.count = other.count
+
+    def _of(self, array: FusedArray, index: int) -> dict[str, Tensor]:
+        """The sums of a member, without padding; none for parameters that no gradient has come for."""
+        lacking = {name for name, members in self.lacking.items() if index in members}
+        return own_rows(array, index, {name: value for name, value in self.sums.items() if name not in lacking})
+
+    def _put(self, array: FusedArray, index: int, rows: Mapping[str, Tensor]) -> None:
+        names = own_names(array, index)
+        for name in {names[plain] for plain in rows} - self.sums.keys():
+            self.sums[name] = torch.zeros_like(array.get_parameter(name).detach())
+            self.lacking[name] = set(range(self.members))
+        put_own_rows(array, index, self.sums, rows)
+        for plain in rows:
+            self.lacking[names[plain]].discard(index)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import FusedArray
-from hfta_nb.optim.own_entries import OwnEntries
+from hfta_nb.step.own_rows import own_rows, put_own_rows
 from hfta_nb.step.protocol import Row
 
 AXIS = "ema_decay"
@@ -80,17 +80,17 @@ class WeightAverages:
     # State and members.
 
     def state(self) -> dict[str, Any]:
-        return {"begun": list(self.begun), "rows": dict(self.by_name())}
+        rows = dict(self.by_name())
+        return {"begun": list(self.begun), "rows": [own_rows(self.array, i, rows) for i in range(len(self.begun))]}
 
-    @torch.no_grad()
     def load_state(self, state: Mapping[str, Any] | None) -> None:
         """Take what `state` gave; without, averages begin with the weights of now."""
         if state is None:
             _fetch(self)
             return
         self.begun, self._weights = list(state["begun"]), {}
-        for name, value in self.by_name():
-            value.copy_(state["rows"][name])
+        for index, rows in enumerate(state["rows"]):
+            put_own_rows(self.array, index, dict(self.by_name()), rows)
 
     def select(self, indices: Sequence[int], array: FusedArray) -> WeightAverages:
         """Those of ``array``, which is ``self.array.select(indices)``."""
@@ -99,13 +99,9 @@ class WeightAverages:
         made._rows = [rows[list(indices)] for rows in self._rows]
         return made
 
-    @torch.no_grad()
     def take_member(self, place: int, other: WeightAverages, src: int, decay: bool = True) -> None:
         """A member goes on with the averages of member `src` of another array, and with its decay."""
-        mine, theirs, found = OwnEntries(self.array, place), OwnEntries(other.array, src), dict(other.by_name())
-        for name, value in self.by_name():
-            if name in found and mine.has(name):
-                mine.widen(name, theirs.narrow(name, found[name][src]), value[place])
+        put_own_rows(self.array, place, dict(self.by_name()), own_rows(other.array, src, dict(other.by_name())))
         self.begun[place], self._weights = other.begun[src], {}
         if decay:
             self.decays[place] = other.decays[src]
@@ -129,6 +125,7 @@ def _copy(array: FusedArray, values: Sequence[Tensor]) -> None:
         arena.data.copy_(value)
 
 
+@torch.no_grad()
 def _fetch(found: WeightAverages) -> None:
     for arena, rows in zip(found.array.arenas, found._rows, strict=True):
         rows.copy_(arena.data)

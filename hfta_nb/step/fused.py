@@ -369,7 +369,7 @@ class ArrayStep:
             "done": self.done,
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            **self.extras.state(),
+            **self.extras.state(self.array),
             "block_size": self.array.block_size,
             "threads": self.array.threads,
         }

@@ -125,10 +125,10 @@ def test_as_axes_and_for_members_of_unlike_width(tmp_path: Path) -> None:
         assert_as_alone(found, variant.id, own)
 
 
-def test_a_run_that_is_interrupted_within_a_group_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("grid", [{"seed": [0, 1, 2]}, {"width": [3, 5]}], ids=["alike", "padded"])
+def test_a_run_that_is_interrupted_within_a_group_goes_on(grid: dict[str, Any], tmp_path: Path) -> None:
     options = {"momentum": 0.9, "accumulate_grad_batches": 4, "ema_decay": 0.7, "lr_scheduler": "cosine",
-               "warmup_steps": 2}  # fmt: skip
-    grid = {"seed": [0, 1, 2], "lr": [0.05]}
+               "warmup_steps": 2, "lr": 0.05, "across": 0.9}  # fmt: skip
     whole = study(tmp_path / "whole", grid, **options)
     whole.fit(progress=False)
     parts = study(tmp_path / "parts", grid, **options)
@@ -138,7 +138,7 @@ def test_a_run_that_is_interrupted_within_a_group_goes_on(tmp_path: Path) -> Non
     again = hfta.Study.load(tmp_path / "parts", family=model, data=data())
     assert again.options["ema_decay"] == 0.7
     again.fit(progress=False, resume=True)
-    for id in range(3):
+    for id in range(len(whole.variants)):
         one, other = (s.member(id).module(at="last").state_dict() for s in (whole, again))
         for name, value in one.items():
             torch.testing.assert_close(other[name], value, rtol=1e-12, atol=1e-12)
