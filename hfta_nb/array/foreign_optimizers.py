@@ -73,7 +73,8 @@ def _check_missing(optimizer: Optimizer, array: Any) -> None:
     for group in optimizer.param_groups:
         for p in group["params"]:
             found = owner_of(p)
-            members = array.missing_grads.get(found[1]) if found is not None and found[0] is array else None
+            missing: dict[str, Any] = array.missing_grads
+            members = missing.get(found[1]) if found is not None and found[0] is array else None
             if members and p.grad is not None:
                 raise OptimError(
                     f"takes the gradient that members {sorted(members)} do not have for zero",

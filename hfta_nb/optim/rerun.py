@@ -56,7 +56,7 @@ class _Rerun:
 
         with self.streams.member(self.index):
             try:
-                self.member.step(closure)
+                self.member.step(closure)  # type: ignore[arg-type]
             except EvaluationNeededError:
                 return False
             finally:

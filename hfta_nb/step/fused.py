@@ -117,10 +117,10 @@ class ArrayStep:
     def _advance(self, x: Any, y: Any) -> Scores:
         """One step: the scores; of phases that are not due, the losses of the last time."""
         if self.extras.accumulation is not None:
-            full, scores = self.extras.accumulate(self.array, self.updates, lambda u: self._differentiated(u, x, y))
+            full, found = self.extras.accumulate(self.array, self.updates, lambda u: self._differentiated(u, x, y))
             if full:
                 self._step_accumulated()
-            return scores
+            return found
         scores: Scores = {}
         stepped = False
         for number, update in enumerate(self.updates):

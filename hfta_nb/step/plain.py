@@ -79,7 +79,8 @@ class PlainStep:
         check_accumulated(row, bool(self.phases))
         self.every, self.count = every_of(row), 0  # mini-batches of an optimizer step, and those since the last one
         decay = row.get("ema_decay")
-        self.average = None if decay is None else AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        mean: Any = get_ema_multi_avg_fn
+        self.average = None if decay is None else AveragedModel(module, multi_avg_fn=mean(decay))
 
     def __len__(self) -> int:
         return 1
