@@ -122,6 +122,23 @@ _AXES = [
     ),
     AxisSpec("power", "float", 1.0, low=0.0, help="Of the way to 0, for polynomial."),
     AxisSpec("batch_size", "int", 64, low=1, help="Samples in a mini-batch."),
+    AxisSpec(
+        "accumulate_grad_batches",
+        "int",
+        1,
+        low=1,
+        help="Mini-batches whose gradients make one optimizer step, by their mean; the last ones of an epoch step too, "
+        "each with the same weight. Steps that a study counts are mini-batches.",
+    ),
+    AxisSpec(
+        "ema_decay",
+        "float",
+        None,
+        low=0.0,
+        high=1.0,
+        help="Decay of an exponential moving average of the weights, updated after each optimizer step. The averages "
+        "are what is validated, kept and taken home.",
+    ),
     AxisSpec("seed", "int", 0, low=0, help="Seed of the initialisation and of the member's random numbers."),
     AxisSpec("data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default."),
 ]
@@ -158,6 +175,12 @@ ALIASES = {
         "max_norm",
     ),
     **dict.fromkeys(("bs", "batch", "batchsize", "minibatch_size", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(
+        ("gradient_accumulation_steps", "grad_accum", "grad_accumulation", "accumulation_steps", "accumulate_grad",
+         "grad_accum_steps", "accum_iter", "update_freq", "gradient_accumulation", "accumulate_grad_steps"),
+        "accumulate_grad_batches",
+    ),
+    **dict.fromkeys(("ema", "use_ema", "model_ema", "model_ema_decay", "ema_momentum", "ema_rate"), "ema_decay"),
     **dict.fromkeys(("opt", "optim", "optimiser"), "optimizer"),
     **dict.fromkeys(("scheduler", "schedule", "lr_schedule", "sched", "lr_decay"), "lr_scheduler"),
     **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_iters", "warm_up", "warmup_iterations"), "warmup_steps"),
@@ -180,6 +203,31 @@ NOT_AXES = {
         "Study(..., patience=5) ends a member after 5 validations without improvement",
     ),
     **dict.fromkeys(
+        ("early_stopping_min_delta", "early_stopping_threshold", "tolerance", "min_improvement"),
+        "Study(..., patience=5, min_delta=0.001) counts smaller improvements as none",
+    ),
+    **dict.fromkeys(
+        ("restore_best_weights", "load_best_model_at_end", "save_best_only", "save_top_k", "checkpoint_best"),
+        "leave it out: the weights of the best epoch are kept, and study.best().module() has them",
+    ),
+    **dict.fromkeys(
+        ("timeout", "max_time", "time_limit", "max_seconds", "time_budget_s", "max_runtime"),
+        "Study(..., member_seconds=600) ends a member after so many seconds of training, timeout=600 a search",
+    ),
+    **dict.fromkeys(
+        ("max_steps", "num_steps", "total_steps", "max_iter"),
+        "Study(..., member_steps=1000) ends a member after so many steps, at the end of its epoch",
+    ),
+    **dict.fromkeys(
+        ("label_smoothing", "smoothing", "label_smoothing_factor"),
+        "give Study(..., loss=hfta_nb.losses.cross_entropy(label_smoothing=0.1))",
+    ),
+    **dict.fromkeys(("swa", "use_swa", "swa_lr", "swa_start"), "Study(..., ema_decay=0.999) averages the weights"),
+    **dict.fromkeys(
+        ("val_batch_size", "valid_batch_size", "eval_batch_size", "test_batch_size"),
+        "give Study(..., validation_batch_size=256)",
+    ),
+    **dict.fromkeys(
         ("val_split", "validation_split", "test_size", "val_size"),
         "hfta_nb.data.from_tensors(x, y, validation=0.2) says how many samples are held out",
     ),
@@ -193,3 +241,12 @@ NOT_AXES = {
     "verbose": "give study.fit(progress=False)",
 }
 """What is meant where names of other libraries' arguments, or of the arguments of a study, are taken for an axis."""
+
+STUDY_OPTIONS = (
+    *("epochs", "patience", "min_delta", "monitor", "device", "dtype", "precision", "directory", "serial", "across"),
+    *("capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "devices", "devices_batch_norm"),
+    *("share_stream", "name", "validate_every", "steps_per_epoch", "drop_last", "loss", "metrics", "param_groups"),
+    *("trials", "slots", "sampler", "pruner", "constraint", "member_steps", "member_seconds", "keep_checkpoints"),
+    *("seeds_by", "population", "timeout", "storage", "skip_duplicates", "validation_batch_size"),
+)
+"""Arguments of a study that are one for all variants."""

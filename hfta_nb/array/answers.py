@@ -6,22 +6,25 @@ member axis. The calling frame shows which of torch's functions reads them.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Self, overload
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
 
 from hfta_nb.array import initialising, surgery
+from hfta_nb.array.foreign_optimizers import cure
+from hfta_nb.eager.ownership import owner_of
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning, FusionError, OptimError
 from hfta_nb.members.arena import Arena
 from hfta_nb.padded.runtime import architectures_of
-
-_CLIPPING = {"clip_grad_norm_": "clip_grad_norm_", "clip_grad_norm": "clip_grad_norm_"}
-"""Functions of `torch.nn.utils.clip_grad` that mix members, and their counterparts."""
 
 
 class Answering:
@@ -107,10 +110,9 @@ class Answering:
         Raises:
             OptimError: a torch optimizer iterates over the array.
         """
-        name = _torch_optimizer(sys._getframe(1))
-        if name:
-            remedy = f"use hfta_nb.optim.{name}(array, ...), whose hyperparameters are one value, or one per member"
-            raise OptimError("takes no array", where=f"torch.optim.{name}", got=self, remedy=remedy)
+        kind = _torch_optimizer(sys._getframe(1))
+        if kind is not None:
+            raise OptimError("takes no array", where=_named(kind), got=self, remedy=cure(kind))
         return (surgery.member(self._state, i) for i in range(len(self._state)))
 
     def box(self, index: int, name: str) -> tuple[int, ...] | None:
@@ -136,28 +138,51 @@ def _attributes(array: Answering) -> dict[str, Any]:
     return own["_state"].skeleton.__dict__ if own.get("_built") else {}
 
 
-def _torch_optimizer(frame: FrameType) -> str:
-    """The name of the torch optimizer whose constructor runs in this frame; otherwise empty."""
-    if frame.f_code.co_name != "__init__" or frame.f_globals.get("__name__") != "torch.optim.optimizer":
-        return ""
-    return type(frame.f_locals.get("self")).__name__
+def _torch_optimizer(frame: FrameType) -> type[Optimizer] | None:
+    """The class of the optimizer whose constructor runs in this frame; otherwise None."""
+    made = frame.f_locals.get("self") if frame.f_code.co_name == "__init__" else None
+    return type(made) if isinstance(made, Optimizer) else None
+
+
+def _named(kind: type[Optimizer]) -> str:
+    return f"torch.optim.{kind.__name__}" if _is_torchs(kind) else kind.__name__
+
+
+def _is_torchs(kind: type[Optimizer]) -> bool:
+    return getattr(torch.optim, kind.__name__, None) is kind
 
 
 def _tell(frame: FrameType) -> None:
-    """Warn if a function of torch reads an array's parameters as those of one module."""
-    module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
-    if module == "torch.nn.utils.clip_grad" and name in _CLIPPING:
+    """Warn if an optimizer of torch reads an array's parameters as those of one module."""
+    kind = _torch_optimizer(frame)
+    if kind is not None and _is_torchs(kind):  # others are tried before their first step
         text = (
-            f"torch.nn.utils.{name} on the parameters of an array clips by one norm over all members; "
-            f"hfta_nb.optim.{_CLIPPING[name]}(array, max_norm) clips each member by its own"
+            f"torch.optim.{kind.__name__} on the parameters of an array takes all members for one model; "
+            f"hfta_nb.optim.{kind.__name__}(array, ...) has the same arguments, each one value, or one per member"
         )
         warnings.warn(text, ArrayWarning, stacklevel=_outside(frame, "torch."))
-    elif optimizer := _torch_optimizer(frame):
-        text = (
-            f"torch.optim.{optimizer} on the parameters of an array takes all members for one model; "
-            f"hfta_nb.optim.{optimizer}(array, ...) has the same arguments, each one value, or one per member"
-        )
-        warnings.warn(text, ArrayWarning, stacklevel=_outside(frame, "torch."))
+
+
+def _watched(clip: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's last step of clipping by a norm, which every way to clip goes through, with an eye on its parameters."""
+
+    @functools.wraps(clip)
+    def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        if any(owner_of(p) is not None for p in given):
+            text = (
+                "torch.nn.utils.clip_grad_norm_ on the parameters of an array clips by one norm over all members; "
+                "hfta_nb.optim.clip_grad_norm_(array, max_norm) clips each member by its own"
+            )
+            warnings.warn(text, ArrayWarning, stacklevel=_outside(sys._getframe(1), "torch.") - 1)
+        return clip(given, *args, **kwargs)
+
+    return clipped
+
+
+for _place, _name in ((clip_grad, "_clip_grads_with_norm_"), (nn.utils, "clip_grads_with_norm_")):
+    if hasattr(_place, _name):
+        setattr(_place, _name, _watched(getattr(_place, _name)))
 
 
 def _outside(frame: FrameType | None, package: str) -> int:

@@ -74,7 +74,7 @@ trained as well. Exit code: 0; 1 if the run failed; 2 for wrong input; 130 if it
 
 STUDY_OPTIONS = (
     *("family", "data", "grid", "set", "batch_size", "lr", "optimizer", "lr_scheduler"),
-    *("patience", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
+    *("patience", "min_delta", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
     *("validate_every", "steps_per_epoch", "validation_batch_size", "drop_last", "across", "capacity"),
     *("checkpointing", "compile"),
     *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds", "keep_checkpoints"),
@@ -198,6 +198,8 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument("--lr-scheduler", metavar="NAME", help="lr scheduler of all variants (likewise)")
     patience = "stop a variant after N validations without improvement"
     study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
+    least = "improvements by no more than X are none for --patience"
+    study.add_argument("--min-delta", metavar="X", type=float, help=least)
     budget = "end a variant at the end of the epoch in which it has had N optimizer steps"
     study.add_argument("--member-steps", metavar="N", type=_whole(1), help=budget)
     study.add_argument("--member-seconds", metavar="S", type=_seconds, help="the same in seconds of training")

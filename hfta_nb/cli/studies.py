@@ -31,7 +31,7 @@ PASSED_ON = (
         "precision",
     ),
     *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "device", "devices"),
-    *("serial", "member_steps", "member_seconds", "keep_checkpoints"),
+    *("serial", "min_delta", "member_steps", "member_seconds", "keep_checkpoints"),
 )
 """Options that are passed to `Study` unchanged."""
 

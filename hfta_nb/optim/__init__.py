@@ -7,6 +7,7 @@ from hfta_nb.optim.adam import Adam, AdamW
 from hfta_nb.optim.adam_kin import Adamax, NAdam, RAdam
 from hfta_nb.optim.asgd import ASGD
 from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.by_member import ByMember
 from hfta_nb.optim.clipping import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from hfta_nb.optim.grad_scaler import GradScaler
 from hfta_nb.optim.group_functions import no_decay_on_norms_and_biases, param_groups
@@ -27,6 +28,7 @@ __all__ = [
     "AdamW",
     "Adamax",
     "ArrayOptimizer",
+    "ByMember",
     "GradScaler",
     "Muon",
     "NAdam",

@@ -11,7 +11,8 @@ from torch import Tensor
 from hfta_nb.array import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind, plain
+from hfta_nb.optim.resting import EvaluationNeededError, Resting, losses_of
+from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind
 
 
 class LBFGS(MemberOptimizer):
@@ -101,17 +102,14 @@ class LBFGS(MemberOptimizer):
 
     def _step(self, closure: Callable[[], Any], skip: set[int]) -> Tensor:
         running = {i: _steps(m) for i, m in enumerate(self.members) if i not in skip}
-        resting = {i: _Frozen(self, i) for i in skip}
+        resting = {i: Resting(self, i) for i in skip}
         for run in running.values():
             next(run)
         first = None
         while running:
             with torch.enable_grad():
                 losses = closure()
-            values = plain(losses.detach()) if isinstance(losses, Tensor) else plain(losses)
-            if not isinstance(values, list) or len(values) != len(self.members):
-                raise OptimError("not one loss per member", where="LBFGS.step, closure", got=losses,
-                                 accepted=f"a tensor [{len(self.members)}]")  # fmt: skip
+            values = losses_of(losses, len(self.members), "LBFGS.step, closure")
             first = losses if first is None else first
             for rest in resting.values():
                 rest.restore()
@@ -121,34 +119,9 @@ class LBFGS(MemberOptimizer):
                     running[i].send(float(values[i]))
                 except StopIteration:
                     del running[i]
-                    resting[i] = _Frozen(self, i)
+                    resting[i] = Resting(self, i)
                 self._push(i)
         return first  # type: ignore[return-value]
-
-
-class _EvaluationNeededError(Exception):
-    """Torch's optimizer wants to know loss and gradients where the parameters are now."""
-
-
-class _Frozen:
-    """What must not change for a member while others are evaluated: gradients, buffers, random streams."""
-
-    def __init__(self, optimizer: LBFGS, index: int) -> None:
-        array = self.array = optimizer.array
-        self.index = index
-        self.grads = {n: p.grad[index].clone() for n, p in array.named_parameters() if p.grad is not None}
-        self.buffers = [a.data[index].clone() for a in array.buffer_arenas]
-        self.streams = dict(array.generators.states[index])
-        self.attributes = array.engine.attributes.of(index)
-
-    def restore(self) -> None:
-        for name, p in self.array.named_parameters():
-            if p.grad is not None and name in self.grads:
-                p.grad[self.index].copy_(self.grads[name])
-        for arena, row in zip(self.array.buffer_arenas, self.buffers, strict=True):
-            arena.data[self.index].copy_(row)
-        self.array.generators.keep(self.index, self.streams)
-        self.array.engine.attributes.keep(self.index, self.attributes)
 
 
 def _steps(optimizer: torch.optim.Optimizer) -> Generator[None, float, None]:
@@ -207,7 +180,7 @@ def _iterate(
         def closure(asked: Iterator[Any] = asked) -> float:
             found = next(asked, None)
             if found is None:
-                raise _EvaluationNeededError
+                raise EvaluationNeededError
             for p, g in zip(params, found[2], strict=True):
                 p.grad = g
             return float(found[1])
@@ -215,7 +188,7 @@ def _iterate(
         try:
             optimizer.step(closure)
             return known
-        except _EvaluationNeededError:
+        except EvaluationNeededError:
             place = [p.clone() for p in params]
             loss = yield
             known.append((place, loss, _grads(params)))

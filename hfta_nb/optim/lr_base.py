@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.array import PerMember, not_compiled
@@ -19,7 +17,7 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import pull, push
-from hfta_nb.optim.values import plain, refused_tuple
+from hfta_nb.optim.values import plain
 
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 """What `ReduceLROnPlateau` knows of its metric."""
@@ -78,8 +76,8 @@ class ArrayLRScheduler:
         Args:
             metrics: for `ReduceLROnPlateau`, one per member ``[M]``. Where no member's scheduler takes metrics, a value
                 given by position is the epoch, as in torch.
-            epoch: to go to, one value or one per member; fractions for `CosineAnnealingWarmRestarts`. torch deprecates
-                it for most schedulers, and warns.
+            epoch: to go to, one value or a list or tuple with one per member; fractions for
+                `CosineAnnealingWarmRestarts`. torch deprecates it for most schedulers, and warns.
 
         Raises:
             OptimError: not one number per member, or a member's scheduler takes no epoch.
@@ -136,8 +134,7 @@ class ArrayLRScheduler:
         if epoch is None:
             return [None] * count
         values = plain(epoch)
-        if not isinstance(values, list):
-            values = [values] * count
+        values = list(values) if isinstance(values, list | tuple) else [values] * count
         numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in values)
         if len(values) != count or not numbers:
             accepted = f"a number from 0, or a list of {count}, one per member"
@@ -151,7 +148,11 @@ class ArrayLRScheduler:
 
     def get_last_lr(self) -> list[list[float]]:
         """Per group, the lr of each member."""
-        columns = [[float(lr) for lr in m.get_last_lr()] for m in self._members]
+        pull(self.optimizer)
+        columns = [
+            [float(lr) for lr in m.get_last_lr()] if hasattr(m, "get_last_lr") else [g["lr"] for g in stub.param_groups]
+            for m, stub in zip(self._members, self.optimizer.stubs, strict=True)
+        ]
         return [list(group) for group in zip(*columns, strict=True)]
 
     # What is to come.
@@ -273,8 +274,11 @@ class ByMember(ArrayLRScheduler):
 
     Args:
         optimizer: of an array.
-        factories: one per member: a function of a torch optimizer that makes a scheduler of
-            `torch.optim.lr_scheduler` for it.
+        factories: a function of a torch optimizer that makes a scheduler for it, of `torch.optim.lr_scheduler`, of
+            ``timm.scheduler`` or one's own; or a list of such, one per member.
+
+    Methods that the schedulers have beside `step` are called for each member, ``step_update(num_updates)`` of timm's
+    among them; a list or a tensor ``[M]`` is one value per member.
 
     Example:
         >>> from hfta_nb import fuse, optim
@@ -289,58 +293,40 @@ class ByMember(ArrayLRScheduler):
     Source: `torch.optim.lr_scheduler`.
     """
 
+    def __init__(self, optimizer: ArrayOptimizer, factories: Factory | Sequence[Factory]) -> None:
+        several = len(optimizer.array) if callable(factories) and isinstance(optimizer, ArrayOptimizer) else 0
+        super().__init__(optimizer, [factories] * several if callable(factories) else factories)
 
-class TorchLRScheduler(ArrayLRScheduler):
-    """A class of torch's with settings."""
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """As `ArrayLRScheduler.step`; schedulers that are not torch's get what it is given, each its own."""
+        if all(isinstance(m, reference.LRScheduler) for m in self._members):
+            super().step(*args, **kwargs)
+        else:
+            self._call("step", *args, **kwargs)
 
-    torch_class: ClassVar[Any]
-    lists: ClassVar[tuple[str, ...]] = ()
-    by_group: ClassVar[tuple[str, ...]] = ()
-    """Settings of which torch takes one value per parameter group: a tuple is that."""
+    def __getattr__(self, name: str) -> Any:
+        """A method of the schedulers, called for each member."""
+        members = self.__dict__.get("_members") or ()
+        if name.startswith("_") or not members or not all(callable(getattr(m, name, None)) for m in members):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return functools.partial(self._call, name)
 
-    def __init__(self, optimizer: ArrayOptimizer, **settings: Any) -> None:
-        if not isinstance(optimizer, ArrayOptimizer):
-            super().__init__(optimizer, [])
-        members = len(optimizer.array)
-        rows = {name: rows_of(name, value, members, name in self.lists) for name, value in settings.items()}
-        for name, values in rows.items():
-            self._check(name, values)
-        kind = self.torch_class
-        super().__init__(
-            optimizer, [functools.partial(kind, **{k: v[i] for k, v in rows.items()}) for i in range(members)]
-        )
-
-    def _check(self, name: str, values: Sequence[Any]) -> None:
-        """See that each member's value is one: torch's constructors take what its `step` can't use.
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of each member's scheduler.
 
         Raises:
-            OptimError: one is a tuple, a list or a dict where one value is wanted, a number that is not finite, or a
-                period of 0.
+            OptimError: a list has not one value per member.
         """
-        if name in self.lists:
-            return
-        where = f"{type(self).__name__}, {name}"
-        for value in values:
-            if isinstance(value, tuple) and name not in self.by_group:
-                raise refused_tuple("not one value", where, value, "one value, or one per member")
-            if isinstance(value, list | dict | set | Tensor):
-                raise OptimError("not one value", where=where, got=value, accepted="one value, or one per member")
-            if isinstance(value, str) and name not in _WORDS:
-                raise OptimError("not a number", where=where, got=value, accepted="a number, or one per member")
-            if isinstance(value, float) and (math.isnan(value) or (math.isinf(value) and name not in _ENDLESS)):
-                raise OptimError("not a finite number", where=where, got=value, accepted="a finite number")
-            if name in _PERIODS and value == 0:
-                raise OptimError("a period of 0", where=where, got=value, accepted="at least 1")
-
-
-_PERIODS = ("step_size", "T_max")
-"""Settings by which torch's `step` divides."""
-
-_ENDLESS = ("patience", "cooldown", "threshold")
-"""Settings that may be infinite."""
-
-_WORDS = ("mode", "scale_mode", "threshold_mode", "anneal_strategy")
-"""Settings that are words."""
+        members = len(self._members)
+        rows = [rows_of(name, v, members, False) for v in args]
+        named = {k: rows_of(f"{name}, {k}", v, members, False) for k, v in kwargs.items()}
+        pull(self.optimizer)
+        found = [
+            getattr(m, name)(*(row[i] for row in rows), **{k: row[i] for k, row in named.items()})
+            for i, m in enumerate(self._members)
+        ]
+        push(self.optimizer)
+        return found
 
 
 def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,16 +45,18 @@ class MemberOptimizer(ArrayOptimizer):
         self._padded = [{n for n in taken if own.pads(n)} for own in self._own]
         self._rows = [{n: nn.Parameter(self._own_row(n, i)) for n in taken} for i in range(len(self.array))]
         values = self.read()
-        self.members: list[torch.optim.Optimizer] = []
-        for i, rows in enumerate(self._rows):
-            groups = [
-                {"params": [rows[n] for n in names], **self._values_of(v, i)}
-                for names, v in zip(self._names, values, strict=True)
-            ]
-            self.members.append(self.torch_class(groups))
+        self.members: list[torch.optim.Optimizer] = [self._constructed(i, values) for i in range(len(self.array))]
         if states is not None:
             for member, state in zip(self.members, states, strict=True):
                 member.load_state_dict(_grown(state, member))
+
+    def _constructed(self, index: int, values: Sequence[Mapping[str, HostColumn]]) -> torch.optim.Optimizer:
+        """A member's optimizer, without state."""
+        groups = [
+            {"params": [self._rows[index][n] for n in names], **self._values_of(v, index)}
+            for names, v in zip(self._names, values, strict=True)
+        ]
+        return self.torch_class(groups)  # type: ignore[no-any-return]
 
     def _values_of(self, values: Mapping[str, HostColumn], index: int) -> dict[str, Any]:
         found = {}
@@ -107,11 +109,16 @@ class MemberOptimizer(ArrayOptimizer):
         self._sync_values(values)
         for i, member in enumerate(self.members):
             if i not in skip:
-                self._set_grads(i)
-                self._pull(i)
-                member.step()
-                self._push(i)
+                self._run(i, member.step)
         self._clear_grads()
+
+    def _run(self, index: int, call: Callable[[], Any]) -> Any:
+        """Call something of a member's optimizer, whose parameters and gradients are there."""
+        self._set_grads(index)
+        self._pull(index)
+        found = call()
+        self._push(index)
+        return found
 
     def _clear_grads(self) -> None:
         for rows in self._rows:
@@ -125,6 +132,15 @@ class MemberOptimizer(ArrayOptimizer):
 
     def _state(self) -> dict[str, Any]:
         return {"members": [{str(k): v for k, v in s["state"].items()} for s in self._torch_states()]}
+
+    def _by_parameter(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        states = [self._member_state(i) for i in range(len(self.members))]
+        for name in dict.fromkeys(name for state in states for name in state):
+            rows = [state.get(name, {}) for state in states]
+            keys = dict.fromkeys(key for row in rows for key in row)
+            found[name] = {key: _stacked([row.get(key) for row in rows]) for key in keys}
+        return found
 
     def _load(self, state: Mapping[str, Any]) -> None:
         rows = state.get("members", ())
@@ -166,6 +182,17 @@ class MemberOptimizer(ArrayOptimizer):
         ]
         for member, state in zip(self.members, states, strict=True):
             self._put(member, state)
+
+
+def _stacked(values: list[Any]) -> Any:
+    """Tensors of one shape as one, with zeros for members without; others in a list."""
+    shapes = {v.shape if isinstance(v, Tensor) else None for v in values if v is not None}
+    if len(shapes) == 1 and None not in shapes:
+        like = next(v for v in values if v is not None)
+        return torch.stack([torch.zeros_like(like) if v is None else v for v in values])
+    if all(isinstance(v, bool | int | float) for v in values):
+        return torch.tensor(values)
+    return values
 
 
 def _grown(state: Mapping[str, Any], member: torch.optim.Optimizer) -> dict[str, Any]:

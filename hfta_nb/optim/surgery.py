@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import abc
 import copy
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from hfta_nb.array import FusedArray
 from hfta_nb.array.access import own_names
@@ -55,6 +57,21 @@ class Surgery(abc.ABC):
     def schedulers(self) -> list[Any]:
         """The lr schedulers of this optimizer."""
 
+    @property
+    def title(self) -> str:
+        """The optimizer in words."""
+        return type(self).__name__
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Any]]:
+        """The state by parameter, as that of torch's optimizers: tensors ``[M, *shape]``, and numbers (step) ``[M]``.
+
+        A parameter that no member has updated has none. Tensors of members of one architecture are the optimizer's
+        own where its `how` says that all members are updated together, else copies.
+        """
+        parameters = dict(self.array.named_parameters())
+        return defaultdict(dict, {parameters[name]: state for name, state in self._by_parameter().items()})
+
     def state_dict(self) -> dict[str, Any]:
         """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
 
@@ -65,7 +82,7 @@ class Surgery(abc.ABC):
             values = {k: plain(v) for k, v in group.items() if k not in ("params", "param_names")}
             groups.append({**values, "params": list(names)})
         return {
-            "optimizer": type(self).__name__,
+            "optimizer": self.title,
             "members": len(self.array),
             "param_groups": groups,
             "state": self._state(),
@@ -78,7 +95,7 @@ class Surgery(abc.ABC):
             OptimError: it is of another optimizer, other parameters or groups, or another number of members. Nothing
                 has changed then.
         """
-        where = type(self).__name__
+        where = self.title
         if state_dict.get("optimizer") != where:
             raise OptimError("the state of another optimizer", where=where, got=state_dict.get("optimizer"))
         if state_dict["members"] != len(self.array):
@@ -192,8 +209,8 @@ class Surgery(abc.ABC):
         Raises:
             OptimError: the other one is of another class, or of a member with other parameters.
         """
-        if type(other) is not type(self):
-            raise OptimError("another optimizer", where=type(self).__name__, got=other)
+        if type(other) is not type(self) or other.title != self.title:
+            raise OptimError("another optimizer", where=self.title, got=other)
         self.load_members({index: other.member_state(src)}, values)
 
     def member_state(self, index: int) -> dict[str, Any]:
@@ -251,7 +268,7 @@ class Surgery(abc.ABC):
         home = {name: k for k, names in enumerate(self._names) for name in names}
         wanted = {own for own, name in known.items() if name in home}
         given = {own for group in groups for own in group["params"]}
-        where = f"{type(self).__name__}, member {index}"
+        where = f"{self.title}, member {index}"
         if given != wanted:
             raise OptimError("of a member with other parameters", where=where, got=sorted(given - wanted),
                              accepted=str(sorted(wanted - given)))  # fmt: skip
@@ -303,9 +320,9 @@ class Surgery(abc.ABC):
     def _merged(cls, parts: Sequence[tuple[Surgery, list[int]]], array: FusedArray) -> Self:
         """The optimizer of an array made of these members."""
         first = parts[0][0]
-        where = cls.__name__
+        where = first.title
         for other, _ in parts:
-            if type(other) is not cls or other._names != first._names:
+            if type(other) is not cls or other.title != where or other._names != first._names:
                 raise OptimError("another optimizer, or one with other groups", where=where, got=other)
         count = sum(len(rows) for _, rows in parts)
         if count != len(array):
@@ -333,6 +350,10 @@ class Surgery(abc.ABC):
     @abc.abstractmethod
     def _state(self) -> dict[str, Any]:
         """The state of all parameters, as tensors, numbers, lists and dicts."""
+
+    @abc.abstractmethod
+    def _by_parameter(self) -> dict[str, dict[str, Any]]:
+        """The state of all members, as torch's optimizer names it."""
 
     @abc.abstractmethod
     def _load(self, state: Mapping[str, Any]) -> None:

@@ -19,9 +19,9 @@ from hfta_nb.plan.estimate import activation_bytes, estimate
 from hfta_nb.plan.group import Group
 from hfta_nb.plan.sizes import Shapes, Union, alike_but_for_sizes, plainly_merged, shapes_of, union
 from hfta_nb.recipes import Family
-from hfta_nb.step import by_step
+from hfta_nb.step import averages, by_step
 
-SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on")
+SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on", "accumulate_grad_batches")
 """Training axes whose values can't differ within an array."""
 
 MOST_PADDING = {"cuda": 0.5, "cpu": 0.25, "search": 0.75}
@@ -184,6 +184,7 @@ class Draft:
             id(self.modules[0]),
             self.own_scores and self.mixes,
             by_step(row),
+            averages(row),
             *(repr(row[name]) for name in SPLITTING),
         )
 
@@ -200,6 +201,8 @@ class Draft:
                 return f"{name}: {show(mine)} and {show(theirs)}"
         if by_step(self.rows[0]) != by_step(other.rows[0]):
             return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
+        if averages(self.rows[0]) != averages(other.rows[0]):
+            return "ema_decay: weights are averaged where it is given"
         if self.own_scores and self.mixes != other.mixes:
             return (
                 "mixup, cutmix: shares of classes where they are on, class numbers elsewhere, for an own loss or metric"

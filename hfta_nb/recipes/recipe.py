@@ -18,7 +18,7 @@ from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.recipes.showing import shown
 from hfta_nb.recipes.undisturbed import settings_kept
-from hfta_nb.training_axes import ALIASES, NOT_AXES, TRAINING_AXES, USED_BY
+from hfta_nb.training_axes import ALIASES, NOT_AXES, STUDY_OPTIONS, TRAINING_AXES, USED_BY
 
 FACTS = (
     *("in_features", "out_features", "num_classes", "in_channels", "image_size"),
@@ -120,8 +120,10 @@ class Family:
             what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
             return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
         known = ALIASES.get(name.lower())
-        close = [known] if known in specs else difflib.get_close_matches(name, specs, 1)
+        close = [known] if known in specs else difflib.get_close_matches(name.lower(), [*specs, *STUDY_OPTIONS], 1)
         remedy = f"did you mean {close[0]}?" if close else "check the spelling"
+        if close and close[0] in STUDY_OPTIONS and close[0] not in specs:
+            remedy = f"{close[0]} is one for all variants: give Study(..., {close[0]}=...)"
         remedy = NOT_AXES.get(name.lower(), remedy)
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
 

@@ -1,6 +1,7 @@
 """One training step, and what belongs to it: of an array, or of the plain module that it must equal."""
 
 from hfta_nb.step.choices import by_step
+from hfta_nb.step.ema import averages
 from hfta_nb.step.fused import ArrayStep
 from hfta_nb.step.plain import PlainStep
 from hfta_nb.step.precision import PRECISIONS, Precision
@@ -17,6 +18,7 @@ __all__ = [
     "ScoreSink",
     "Scores",
     "Step",
+    "averages",
     "by_step",
     "call_all",
     "in_phase",

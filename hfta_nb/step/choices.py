@@ -9,6 +9,7 @@ import torch
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.errors import OptimError
+from hfta_nb.step.accumulation import updates
 from hfta_nb.step.protocol import Row
 
 FUSED = ("sgd", "adam", "adamw")
@@ -181,6 +182,7 @@ def _span(row: Row, epochs: int, steps_per_epoch: int | None) -> ScheduleLength:
             got=row["lr_scheduler"],
             remedy="say it: Study(steps_per_epoch=...)",
         )
+    steps_per_epoch = updates(row, steps_per_epoch, steps_per_epoch)
     total, warmup = epochs * steps_per_epoch, row.get("warmup_steps") or 0
     if warmup >= total:
         raise OptimError("no shorter than the run", where="warmup_steps", got=warmup,

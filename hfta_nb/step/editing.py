@@ -99,6 +99,7 @@ def copy_member(step: ArrayStep, source: int, target: int) -> None:
     streams = dict(step.array.generators.states[target])
     step.array.copy_member(source, target)
     step.array.generators.keep(target, streams)
+    step.extras.copy_member(source, target)
     for losses in step.last.values():
         losses[target] = losses[source]
     for update in step.updates:

@@ -21,6 +21,7 @@ from hfta_nb.step import states
 from hfta_nb.step.choices import by_step, check_scaled
 from hfta_nb.step.cuda import graph_of
 from hfta_nb.step.devices import SeveralDevices
+from hfta_nb.step.extras import Extras
 from hfta_nb.step.graph import FollowUp, StepGraph
 from hfta_nb.step.graph_fast_path import FastPath
 from hfta_nb.step.precision import Precision, whole
@@ -87,6 +88,7 @@ class ArrayStep:
         self.updates = updates_of(array, rows, objective, metrics, epochs, steps_per_epoch)
         check_scaled(rows, self.scaler is not None)
         self.by_step = by_step(rows[0])
+        self.extras = Extras.of(array, rows, self.phases)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -97,11 +99,18 @@ class ArrayStep:
         if self.tuning is not None:
             scores = self._tried(self.tuning, x, y, keep)
         else:
-            scores = self._made(x, y, keep) if self.graph is None else self._in_graph(self.graph, x, y, keep)
+            graph = self.graph if self.extras.accumulation is None else None  # else steps are not alike
+            scores = self._made(x, y, keep) if graph is None else self._in_graph(graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
+        if self.extras.accumulation is None:
+            self._updated()
+        return scores
+
+    def _updated(self) -> None:
+        """What follows an optimizer step."""
+        self.extras.updated()
         if self.by_step:
             self.step_lr_schedulers(self.due)
-        return scores
 
     def _made(self, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step, and its scores where they are wanted."""
@@ -119,6 +128,11 @@ class ArrayStep:
 
     def _advance(self, x: Any, y: Any) -> Scores:
         """One step: the scores; of phases that are not due, the losses of the last time."""
+        if self.extras.accumulation is not None:
+            full, found = self.extras.accumulate(self.array, self.updates, lambda u: self._differentiated(u, x, y))
+            if full:
+                self._step_accumulated()
+            return found
         scores: Scores = {}
         stepped = False
         for number, update in enumerate(self.updates):
@@ -152,6 +166,12 @@ class ArrayStep:
         if self.scaler is not None and stepped:
             self.scaler.update()
         return {k: v.clone() for k, v in summed(self.last).items()} if self.phases else scores
+
+    def _step_accumulated(self) -> None:
+        self.whole = False  # from here on there is no way back
+        self.extras.step(self.array, self.updates, self.scaler)
+        self.whole = True
+        self._updated()
 
     def _differentiated(self, update: Update, x: Any, y: Any) -> Any:
         """The losses of an update, and the scores beside them; the gradients are in place."""
@@ -246,6 +266,8 @@ class ArrayStep:
         self.array.settings.planned_steps = max(0.0, self.planned - self.steps)
 
     def end_epoch(self) -> None:
+        if self.extras.pending:
+            self._step_accumulated()
         if not self.by_step:
             self.step_lr_schedulers(self.due)
 
@@ -267,12 +289,13 @@ class ArrayStep:
 
     def evaluate(self, x: Any, y: Any) -> Scores:
         self.array.eval()
-        try:
+        with self.extras.validating():
+            try:
+                return self._evaluated(x, y)
+            except Exception as error:
+                if not out_of_memory(error) or self.graph is None or not self.graph.release():
+                    raise
             return self._evaluated(x, y)
-        except Exception as error:
-            if not out_of_memory(error) or self.graph is None or not self.graph.release():
-                raise
-        return self._evaluated(x, y)
 
     def _evaluated(self, x: Any, y: Any) -> Scores:
         array, apart = self.devices or self.array, functions_of(self.array).validating(losses_of(self.definition[1]))
@@ -338,12 +361,13 @@ class ArrayStep:
         other._foresee()
         other.devices = None if self.devices is None else self.devices.of(other.array)
         other.graph = graph_of(other.array, other.tensors) if self.devices is None else None
+        other.extras = self.extras.select(indices, other.array)
         other.updates = [update.select(indices, other.array) for update in self.updates]
         other.last = {name: losses[list(indices)] for name, losses in self.last.items()}
         return other
 
     def weights(self) -> dict[str, Tensor]:
-        return tensors_of(self.array)
+        return self.extras.weights(tensors_of(self.array))
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return self.array.narrower(index)
@@ -358,6 +382,7 @@ class ArrayStep:
             "functions": saved_functions.state_of(functions_of(self.array), called(*self.definition[1:3])),
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            **self.extras.state(self.array),
             "block_size": self.array.block_size,
             "threads": self.array.threads,
         }
@@ -373,6 +398,7 @@ class ArrayStep:
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         device = self.array.generators.device
+        self.extras.load_state(state, self.array)
         self.steps, self.last = int(state["steps"]), {k: v.to(device, copy=True) for k, v in state["last"].items()}
         self._foresee()
         self.done = int(state.get("done", 0))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from hfta_nb.array import MemberGenerators, PerMember
 from hfta_nb.array.access import (
@@ -26,6 +27,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
+from hfta_nb.step.accumulation import check_accumulated, every_of
 from hfta_nb.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
 from hfta_nb.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.step.precision import Precision, whole
@@ -98,6 +100,11 @@ class PlainStep:
         self.by_step = by_step(row)
         self.updates = _updates(module, row, objective, metrics, epochs, steps_per_epoch)
         self._attributes = attribute_changes(module)
+        check_accumulated(row, bool(self.phases))
+        self.every, self.count = every_of(row), 0  # mini-batches of an optimizer step, and those since the last one
+        decay = row.get("ema_decay")
+        mean: Any = get_ema_multi_avg_fn
+        self.average = None if decay is None else AveragedModel(module, multi_avg_fn=mean(decay))
 
     def __len__(self) -> int:
         return 1
@@ -113,26 +120,45 @@ class PlainStep:
                 continue
             stepped = True
             if update.follows:
-                self._stepped(update)
+                if self.every == 1:
+                    self._stepped(update)
                 continue
             loss, found = self._evaluated(update, x, y)
             if phase is None:
                 scores = {"loss": whole(loss.detach()), **found}
             else:
                 self.last[phase.score] = whole(loss.detach())
-        if self.scaler is not None and stepped:
-            self.scaler.update()
         self.steps += 1
-        if self.by_step:
-            self.step_lr_schedulers()
+        if self.every == 1:
+            self._updated(stepped)
+        elif self.count == self.every:
+            self._step_accumulated()
         told = _with_member_axis(summed(self.last) if self.phases else scores)
         if keep is None:
             return told
         keep.take(told, y)
         return {}
 
+    def _updated(self, stepped: bool = True) -> None:
+        """What follows an optimizer step."""
+        if self.scaler is not None and stepped:
+            self.scaler.update()
+        if self.average is not None:
+            self.average.update_parameters(self.module)
+        if self.by_step:
+            self.step_lr_schedulers()
+
+    def _step_accumulated(self) -> None:
+        for update in self.updates:
+            self._stepped(update)
+        self.count = 0
+        self._updated()
+
     def _evaluated(self, update: _Update, x: Any, y: Any) -> tuple[Tensor, Scores]:
         """An optimizer's step; the loss and the scores beside it, of the first evaluation where it makes several."""
+        if self.every > 1:
+            self.count += 1
+            return self._differentiated(update, x, y, self.every, zero=self.count == 1)
         if not isinstance(update.optimizer, torch.optim.LBFGS):
             result = self._differentiated(update, x, y)
             self._stepped(update)
@@ -148,8 +174,10 @@ class PlainStep:
         update.optimizer.step(closure)  # type: ignore[no-untyped-call]
         return first[0]
 
-    def _differentiated(self, update: _Update, x: Any, y: Any) -> tuple[Tensor, Scores]:
-        for other in self.updates:
+    def _differentiated(
+        self, update: _Update, x: Any, y: Any, parts: int = 1, zero: bool = True
+    ) -> tuple[Tensor, Scores]:
+        for other in self.updates if zero else ():
             if other is update or (other.follows and other.phase is update.phase):
                 other.optimizer.zero_grad()
         with self.generators.member(0), self.precision.products():
@@ -158,14 +186,16 @@ class PlainStep:
             if not self.steps:  # the array would not train it either
                 own = [*self.module.parameters(), *(v for v in flatten((x, y))[0] if isinstance(v, Tensor))]
                 check_leaves([loss], own, (self.module, update.score))
-            scaled = loss if self.scaler is None else self.scaler.scale(loss)
+            part = loss if parts == 1 else loss / parts
+            scaled = part if self.scaler is None else self.scaler.scale(part)
             scaled.backward()
         return loss, found
 
-    def _called(self, function: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+    def _called(self, function: Callable[[Any, Any], Any], x: Any, y: Any, module: nn.Module | None = None) -> Any:
         """What a function gives of the module's output; what it keeps between calls is this member's."""
         with self._functions.of_one((function,)):
-            return of_member(function, self.module)(call_module(self.module, x), y)
+            own = self.module if module is None else module
+            return of_member(function, own)(call_module(own, x), y)
 
     def _clip(self, update: _Update) -> None:
         if update.limit is not None:
@@ -186,6 +216,8 @@ class PlainStep:
             self.scaler.step(update.optimizer)
 
     def end_epoch(self) -> None:
+        if self.count:
+            self._step_accumulated()
         if not self.by_step:
             self.step_lr_schedulers()
 
@@ -201,19 +233,20 @@ class PlainStep:
 
     @torch.no_grad()
     def evaluate(self, x: Any, y: Any) -> Scores:
-        with unseen(self.module):
-            self.module.eval()
+        module = self.module if self.average is None else self.average.module
+        with unseen(module):
+            module.eval()
         x, y = _alone(x), _alone(y)
         apart = self._functions.validating(losses_of(self._objective))
         with self.generators.member(0), self.precision.products(), self.precision.autocast(), apart:
             if not self.phases:
-                loss, scores = self._called(self.updates[0].score, x, y)
+                loss, scores = self._called(self.updates[0].score, x, y, module)
                 return _with_member_axis({"loss": whole(loss), **scores})
             found: Scores = {}
             leading = [update for update in self.updates if not update.follows]
             for update, phase in zip(leading, self.phases, strict=True):
-                found[phase.score] = whole(self._called(update.score, in_phase(x, phase), y)[0])
-            metrics = self._called(metrics_alone(self._metrics), x, y) if self._metrics else {}
+                found[phase.score] = whole(self._called(update.score, in_phase(x, phase), y, module)[0])
+            metrics = self._called(metrics_alone(self._metrics), x, y, module) if self._metrics else {}
         return _with_member_axis({**summed(found), **metrics})
 
     def scales(self) -> Tensor | None:
@@ -225,7 +258,8 @@ class PlainStep:
         return self
 
     def weights(self) -> dict[str, Tensor]:
-        return {k: v.detach().unsqueeze(0) for k, v in self.module.state_dict().items()}
+        module = self.module if self.average is None else self.average.module
+        return {k: v.detach().unsqueeze(0) for k, v in module.state_dict().items()}
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return dict
@@ -240,6 +274,9 @@ class PlainStep:
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "functions": saved_functions.state_of(self._functions, called(self._objective, self._metrics)),
+            "count": self.count,
+            "grads": {k: p.grad for k, p in self.module.named_parameters() if self.count and p.grad is not None},
+            "average": None if self.average is None else self.average.state_dict(),
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
@@ -260,7 +297,11 @@ class PlainStep:
                 update.lr_scheduler.load_state_dict(schedule)
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
-        self.steps = int(state["steps"])
+        self.steps, self.count = int(state["steps"]), int(state.get("count", 0))
+        for name, p in self.module.named_parameters():
+            p.grad = state["grads"][name].to(p.device, copy=True) if name in state.get("grads", {}) else None
+        if self.average is not None and state.get("average") is not None:
+            self.average.load_state_dict(state["average"])
         self.last = {k: v.to(self.generators.device) for k, v in state["last"].items()}
 
 

@@ -112,6 +112,7 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
             update.take_limit(place, other, src)
     if step.scaler is not None and source.scaler is not None:
         step.scaler.take_member(place, source.scaler, src)
+    step.extras.take_member(step.array, place, source.extras, source.array, src, decay=not origin.changed)
     for name, losses in source.last.items():
         step.last.setdefault(name, losses.new_zeros(len(step)))[place] = losses[src]
 

@@ -204,16 +204,23 @@ def fixed_of(fixed: dict[str, Any], batch_size: int | None, axes: Mapping[str, A
 
 
 def limits_of(
-    patience: int | None, steps: int | None, seconds: float | None
-) -> tuple[int | None, int | None, float | None]:
-    """The validations without improvement, steps and seconds that a member may have; None for no limit.
+    patience: int | None, min_delta: Any, steps: int | None, seconds: float | None
+) -> tuple[int | None, float, int | None, float | None]:
+    """The validations without improvement, and by how much, the steps and the seconds that a member may have; None for
+    no limit.
 
     Raises:
-        StudyError: one is no such number.
+        StudyError: one is no such number, or a difference is given without patience.
     """
+    number = isinstance(min_delta, int | float) and not isinstance(min_delta, bool)
+    if not (number and 0 <= min_delta < math.inf):
+        raise StudyError("not a difference", where="min_delta", got=min_delta, accepted="a number, from 0")
+    if min_delta and patience is None:
+        remedy = "give it with patience, as in Study(..., patience=5, min_delta=0.001)"
+        raise StudyError("has no effect without patience", where="min_delta", got=min_delta, remedy=remedy)
     most = None if steps is None else positive("member_steps", steps)
     calm = None if patience is None else positive("patience", patience)
-    return calm, most, time_limit("member_seconds", seconds)
+    return calm, float(min_delta), most, time_limit("member_seconds", seconds)
 
 
 def time_limit(where: str, given: Any) -> float | None:

@@ -45,6 +45,7 @@ class Definition:
         epochs: int = 20,
         batch_size: int | None = None,
         patience: int | None = None,
+        min_delta: float = 0.0,
         monitor: str | Sequence[str] | None = None,
         device: str | None = None,
         dtype: str | torch.dtype = "float32",
@@ -87,7 +88,7 @@ class Definition:
     ) -> None:
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data, self.deterministic = self._suited(data, drop_last), deterministic
-        ends = patience, member_steps, member_seconds
+        ends = patience, min_delta, member_steps, member_seconds
         self._pace((epochs, validate_every, steps_per_epoch, validation_batch_size), ends)
         self._judged(monitor, seeds_by, name, seed)
         how = trials, slots, sampler, pruner, constraint, storage, skip_duplicates or None, timeout
@@ -96,11 +97,11 @@ class Definition:
         self._resources(capacity, checkpointing, compile, verify, strategy)
         self._planned(population, keep_checkpoints, directory)
 
-    def _pace(self, epochs: tuple[Any, Any, Any], ends: tuple[Any, Any, Any]) -> None:
+    def _pace(self, epochs: tuple[Any, ...], ends: tuple[Any, ...]) -> None:
         """How often and in what batches it validates, how long an epoch is, and what ends a member."""
         count, validate_every, steps_per_epoch, validation_batch_size = epochs
         self.epochs = arguments.positive("epochs", count)
-        self.patience, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
+        self.patience, self.min_delta, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
         self.validate_every = arguments.positive("validate_every", validate_every)
         self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
         self.validation_batch_size = arguments.validation_batch_of(validation_batch_size, self.data)

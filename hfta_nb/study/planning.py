@@ -48,6 +48,7 @@ def settings_of(study: Definition) -> Settings:
         *limits,
         share_stream=study.share_stream,
         validation_batch_size=study.validation_batch_size,
+        min_delta=study.min_delta,
         keep_last=keeping.LAST in study.keep_checkpoints,
         rungs=keeping.rungs(study),
     )

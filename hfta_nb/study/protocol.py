@@ -47,6 +47,7 @@ class Definition(Protocol):
     fixed: dict[str, Any]
     epochs: int
     patience: int | None
+    min_delta: float
     validate_every: int
     steps_per_epoch: int | None
     validation_batch_size: int | None

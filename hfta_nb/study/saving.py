@@ -66,6 +66,7 @@ def options(study: Definition) -> dict[str, Any]:
         "name": study.name,
         "validate_every": study.validate_every,
         "steps_per_epoch": study.steps_per_epoch,
+        **({"min_delta": study.min_delta} if study.min_delta else {}),
         **({"drop_last": True} if study.drop_last else {}),
         **({"validation_batch_size": size} if (size := study.validation_batch_size) is not None else {}),
         **{n: v for n in ("member_steps", "member_seconds") if (v := getattr(study, n)) is not None},

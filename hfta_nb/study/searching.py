@@ -52,8 +52,9 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
         extra = {name: value for name, value in asked.items() if value is not None}
         extra |= {} if study.seeds_by == "mean" else {"seeds_by": study.seeds_by}
         for name, value in extra.items():
-            raise StudyError("belongs to a search", where=name, got=value,
-                             remedy="give the number of trials as well, for example trials=64")  # fmt: skip
+            remedy = "give the number of trials as well, for example trials=64"
+            remedy += "; for a limit of each member give member_seconds" if name == "timeout" else ""
+            raise StudyError("belongs to a search", where=name, got=value, remedy=remedy)
         return None
     if not (isinstance(given, Mapping) or is_space(given)) or not given:
         accepted = "a dict of axes, or a function of an Optuna trial"

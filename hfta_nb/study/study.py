@@ -47,6 +47,8 @@ class Study(Analysis, Checking, Definition):
         epochs: number of epochs; an epoch is a pass through the training data, or `steps_per_epoch` optimizer steps.
         batch_size: samples in a mini-batch, unless it is an axis.
         patience: a member stops after this many validations without improvement of `monitor`; None for never.
+        min_delta: an improvement by no more than this does not count for `patience`; the weights of the best epoch are
+            kept all the same.
         monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
             family's, or the task's first metric if it is a score, else "val_loss". A list has several objectives: that
             metric first, then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes".

@@ -9,6 +9,7 @@ from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.step import ArrayStep, editing, states
+from hfta_nb.step.accumulation import updates
 from hfta_nb.step.choices import by_step, lr_scheduler_of
 from hfta_nb.train.members import Members
 from hfta_nb.train.progress import Progress
@@ -26,7 +27,8 @@ def build(run: Progress) -> None:
         run.step = run.trainer.prepare(run.step)
         run.whole = getattr(run.step, "whole", True)  # a step of several devices can't be undone
     narrowers = [run.step.narrower(i) for i in range(len(run.step))]
-    run.members = Members(run.group, s.monitor, s.maximize, s.patience, narrowers, s.validate_every == 1)
+    every = s.validate_every == 1
+    run.members = Members(run.group, s.monitor, s.maximize, s.patience, narrowers, every, s.min_delta)
     run.metrics = s.family.metrics_for(s.data)
     _, run.validated = s.family.scores_for(s.data)
     run.scores = run.new_scores()
@@ -145,6 +147,8 @@ def _go_on(run: Progress, state: Mapping[str, Any], unit: str) -> None:
     """
     begun = {page[0]: first for page, first in zip(state["members"]["pages"], _begun(state), strict=True)}
     counts = [int(state[unit]) - begun[v][1 if unit == "steps" else 0] for v in state["ids"]]
+    if unit == "steps":
+        counts = [updates(run.group.rows[0], count, run.trainer.batches(run.group)) for count in counts]
     for number in range(max(counts)):
         due = [place for place, count in enumerate(counts) if count > number]
         if len(due) < len(counts) and isinstance(run.step, ArrayStep):

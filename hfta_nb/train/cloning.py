@@ -16,7 +16,7 @@ from hfta_nb.array.access import seeded_state
 from hfta_nb.augment import Setting
 from hfta_nb.events import Clone, Event
 from hfta_nb.plan import SPLITTING, Group
-from hfta_nb.step import ArrayStep, by_step, editing
+from hfta_nb.step import ArrayStep, averages, by_step, editing
 from hfta_nb.step.rollback import on_host
 from hfta_nb.train import aside
 from hfta_nb.train.progress import Progress
@@ -58,6 +58,8 @@ def apart(run: Progress, variant: int, planned: Group) -> str:
             return f"{name}: {own[name]} and {mine[name]}"
     if by_step(mine) != by_step(own):
         return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
+    if averages(mine) != averages(own):
+        return "ema_decay: weights are averaged where it is given"
     if Setting.of(mine).mixes != Setting.of(own).mixes:
         return "mixup, cutmix: on in one and off in the other"
     if group.arguments[place] != planned.arguments[0]:
@@ -137,7 +139,7 @@ def _state(
     state: dict[str, Any] = copy.deepcopy(on_host(dict(source)))
     variant, own = planned.variants[0], planned.rows[0]
     state["ids"] = [variant.id]
-    state["members"]["pages"] = [[variant.id, repr(math.nan), 0, 0]]
+    state["members"] |= {"pages": [[variant.id, repr(math.nan), 0, 0]], "patient": [repr(math.nan)]}
     state["renewed"] = [name for name in ("optimizer", "decay_on", "lr_scheduler") if row[name] != own[name]]
     if row["batch_size"] != own["batch_size"]:
         state |= {"batch": 0, "told": 0, "place": 0}

@@ -23,7 +23,8 @@ class MemberRecord:
 
     Attributes:
         row: the values of its training axes.
-        waited: validations since the best.
+        patient_value: what patience compares with: that of the latest improvement by more than `min_delta`.
+        waited: validations since then.
         slot: its row in the tensors of best weights.
         unsaved: whether its best weights changed since they were last saved.
         start: epochs that its array had done when it joined.
@@ -36,6 +37,7 @@ class MemberRecord:
     slot: int
     best_value: float = math.nan
     best_epoch: int = 0
+    patient_value: float = math.nan
     waited: int = 0
     unsaved: bool = False
     start: int = 0
@@ -54,6 +56,7 @@ class Members:
         patience: validations without improvement after which a member ends; None for never.
         narrowers: by member of the group, from its row of the weights to its own `state_dict`.
         every_epoch: whether every epoch is validated.
+        min_delta: an improvement by no more than this does not count for patience.
     """
 
     def __init__(
@@ -64,13 +67,14 @@ class Members:
         patience: int | None,
         narrowers: Sequence[Callable[[Mapping[str, Tensor]], dict[str, Tensor]]],
         every_epoch: bool = True,
+        min_delta: float = 0.0,
     ) -> None:
         pairs = zip(group.variants, group.rows, strict=True)
         self.all = [MemberRecord(v.id, row, i) for i, (v, row) in enumerate(pairs)]
         self.active = list(self.all)
         self.monitor, self.maximize, self.patience = monitor, maximize, patience
         self.narrowers = narrowers
-        self.every_epoch = every_epoch
+        self.every_epoch, self.min_delta = every_epoch, min_delta
         self.best: dict[str, Tensor] = {}
         self.departed: dict[WeightsOf, dict[str, Tensor]] = {}  # of members no longer here, and of moments gone by
 
@@ -116,8 +120,9 @@ class Members:
         for place, value in found.items():
             member = self.active[place]
             if better[place]:
-                member.best_value, member.best_epoch, member.waited = value, epoch - member.start, 0
-                member.unsaved = True
+                member.best_value, member.best_epoch, member.unsaved = value, epoch - member.start, True
+            if math.isfinite(value) and self._better(value, member.patient_value, self.min_delta):
+                member.patient_value, member.waited = value, 0
             else:
                 member.waited += 1
         for place in improved:
@@ -135,7 +140,8 @@ class Members:
                 yield [member.id], ev.DIVERGED, why
             elif self.patience is not None and member.waited >= self.patience:
                 what = "epochs" if self.every_epoch else "validations"
-                why = f"no better {self.monitor} for {member.waited} {what}, best at epoch {member.best_epoch}"
+                by = f" by more than {self.min_delta:g}" if self.min_delta else ""
+                why = f"no better {self.monitor}{by} for {member.waited} {what}, best at epoch {member.best_epoch}"
                 yield [member.id], ev.COMPLETE, why
 
     def spent(self, settings: Settings, steps: int, elapsed_s: float) -> Iterator[tuple[int, str]]:
@@ -166,7 +172,7 @@ class Members:
     ) -> None:
         """One more member, beside the one at this place; its book begins anew."""
         page = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
-        page.best_epoch, page.waited, page.unsaved = 0, 0, False
+        page.best_epoch, page.patient_value, page.waited, page.unsaved = 0, math.nan, 0, False
         self.all.append(page)
         self.active.append(page)
         self.narrowers = [*self.narrowers, narrower]
@@ -190,11 +196,11 @@ class Members:
             group, narrowers: of the new array.
             joined: what a member's page that begins has of `start` and the like.
         """
-        made = Members(group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch)
+        made = Members(group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch, self.min_delta)
         made.departed = {**self.unsaved()}
         known = {member.id: member for member in self.active}
         begins = ("start", "first_step", "first_pass", "begin_s")
-        fields = ("best_value", "best_epoch", "waited", *begins)
+        fields = ("best_value", "best_epoch", "patient_value", "waited", *begins)
         for member in made.all:
             old = known.get(member.id)
             for name in begins if old is None else fields:
@@ -223,19 +229,23 @@ class Members:
         slots = [m.slot for m in kept]
         best = {k: v if ids is None else v[slots] for k, v in self.best.items()}
         begun = [[m.start, m.first_step, m.first_pass, m.begin_s] for m in kept]
-        return {"pages": pages, "best": best, "begun": begun}
+        patient = [repr(m.patient_value) for m in kept]
+        return {"pages": pages, "best": best, "begun": begun, "patient": patient}
 
     def load(self, state: Mapping[str, Any], ids: Sequence[int]) -> None:
         """Take what `state` gave, with these variants still training."""
         for member, (_, value, epoch, waited) in zip(self.all, state["pages"], strict=True):
             member.best_value, member.best_epoch, member.waited = float(value), epoch, waited
+            member.patient_value = member.best_value
+        for member, patient in zip(self.all, state.get("patient", ()), strict=False):
+            member.patient_value = float(patient)
         for member, begun in zip(self.all, state.get("begun", ()), strict=False):  # earlier versions: all at once
             member.start, member.first_step, member.first_pass, member.begin_s = *map(int, begun[:3]), float(begun[3])
         self.active = [m for m in self.all if m.id in ids]
         self.best = dict(state["best"])
 
-    def _better(self, value: float, best: float) -> bool:
-        return math.isnan(best) or (value > best if self.maximize else value < best)
+    def _better(self, value: float, best: float, by: float = 0.0) -> bool:
+        return math.isnan(best) or (value - by > best if self.maximize else value + by < best)
 
     @torch.no_grad()
     def _keep(self, weights: Mapping[str, Tensor], places: list[int], slots: list[int]) -> None:

@@ -48,6 +48,7 @@ class Settings:
         population: replaces members by others while they train; None for nothing.
         keep_last: whether the weights are kept with which a member ends, pauses, or was last validated.
         rungs: epochs of a member after which its weights are kept.
+        min_delta: an improvement by no more than this does not count for patience.
     """
 
     family: Family
@@ -79,6 +80,7 @@ class Settings:
     population: Population | None = None
     keep_last: bool = False
     rungs: frozenset[int] = frozenset()
+    min_delta: float = 0.0
 
     @property
     def score_dtype(self) -> torch.dtype:
