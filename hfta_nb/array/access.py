@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
+from hfta_nb.array.user_functions import called
 from hfta_nb.eager import attributes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.numbers import is_number
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.kernels.strategy import timing_cache, trials
 from hfta_nb.members.generators import seeded_state
@@ -34,10 +36,12 @@ __all__ = [
     "attribute_changes",
     "attributes_of",
     "call_module",
+    "called",
     "checkpoint",
     "clear_padded",
     "flatten",
     "fuse_roomy",
+    "is_number",
     "keep_bits",
     "know_calls",
     "own_names",

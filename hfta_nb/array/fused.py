@@ -25,6 +25,7 @@ from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
 from hfta_nb.eager.hooks_in_backward import tell_of_hooks, with_hooks
+from hfta_nb.eager.numbers import as_tensors
 from hfta_nb.eager.ownership import set_owner
 from hfta_nb.eager.placement import Placement
 from hfta_nb.eager.retry import RetryHelpers
@@ -221,11 +222,14 @@ class FusedArray(Adjustable, Answering, Savable):
         """Compute ``function(output, y)`` for each member without gradients, in blocks of `block_size` members.
 
         Args:
-            function: computes any tree of tensors (a loss, metrics) from ONE member's output and `y`.
+            function: computes any tree of tensors and numbers (a loss, metrics) from ONE member's output and `y`.
             x, y: as for `backward`.
 
         Returns:
-            The tree, each tensor with a leading M.
+            The tree, each tensor with a leading M. Numbers of Python and NumPy become tensors ``[M]``.
+
+        Raises:
+            FusionError: members differ in what is neither a tensor nor a number, or in the shapes of tensors.
         """
         self.take_over()
         given = x, target_of(function, y)
@@ -233,7 +237,7 @@ class FusedArray(Adjustable, Answering, Savable):
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, target = inputs.structure(leaves)
-            return function(call_module(module, given), target)
+            return as_tensors(function(call_module(module, given), target), self.generators.device)
 
         def run() -> Any:
             with threads.thread_scope(self._state.settings.threads):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
+from hfta_nb.eager.numbers import as_tensors, is_number
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -73,7 +74,8 @@ def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Cal
         given, target = inputs.structure(leaves)
         result = loss_fn(call_module(module, given), target)
         loss, aux = result if has_aux else (result, None)
-        return scalar(loss), aux
+        loss = scalar(loss)
+        return loss, as_tensors(aux, loss.device)
 
     return call
 
@@ -84,10 +86,22 @@ def scalar(loss: Any) -> Tensor:
     Raises:
         FusionError: it is not.
     """
-    if not isinstance(loss, Tensor) or loss.ndim:
-        shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
-        raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
-    return loss
+    if is_number(loss):
+        raise FusionError(
+            "the loss of a member is a number without a gradient",
+            where="loss_fn",
+            got=loss,
+            accepted="a scalar tensor that depends on the output",
+            remedy="compute it with torch alone: no .item(), float() or .numpy(); what only measures is a metric",
+        )
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise FusionError(
+            "the loss of a member must be a scalar tensor",
+            where="loss_fn",
+            got=f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__,
+            remedy="take the mean, or add the parts up; with has_aux=True, array.backward takes (loss, anything else)",
+        )
+    return loss.reshape(()) if loss.ndim else loss
 
 
 def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import MemberGenerators, PerMember
-from hfta_nb.array.access import attribute_changes, call_module, flatten, put_attributes, unflatten
+from hfta_nb.array.access import attribute_changes, call_module, flatten, put_attributes, tensor_map, unflatten
 from hfta_nb.errors import StudyError
 from hfta_nb.metrics import Metric
 from hfta_nb.optim.fused import available
@@ -69,7 +69,8 @@ class PlainStep:
         self.phases = phases_of(objective)
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
-        self._metrics = metrics
+        self._metrics, self._alone = metrics, metrics_alone(metrics, held_out=True)
+        self._held_out = scorer(objective, metrics, held_out=True) if callable(objective) else None
         check_scaled([row], self.scaler is not None)
         self.by_step = by_step(row)
         self.updates = _updates(module, row, objective, metrics, epochs, steps_per_epoch)
@@ -77,6 +78,10 @@ class PlainStep:
 
     def __len__(self) -> int:
         return 1
+
+    @property
+    def streams(self) -> MemberGenerators:
+        return self.generators
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         self.module.train()
@@ -171,14 +176,14 @@ class PlainStep:
         self.module.eval()
         x, y = _alone(x), _alone(y)
         with self.generators.member(0), self.precision.products(), self.precision.autocast():
-            if not self.phases:
-                loss, scores = self.updates[0].score(call_module(self.module, x), y)
+            if self._held_out is not None:
+                loss, scores = self._held_out(call_module(self.module, x), y)
                 return _with_member_axis({"loss": whole(loss), **scores})
             found: Scores = {}
             leading = [update for update in self.updates if not update.follows]
             for update, phase in zip(leading, self.phases, strict=True):
                 found[phase.score] = whole(update.score(call_module(self.module, in_phase(x, phase)), y)[0])
-            metrics = metrics_alone(self._metrics)(call_module(self.module, x), y) if self._metrics else {}
+            metrics = self._alone(call_module(self.module, x), y) if self._metrics else {}
         return _with_member_axis({**summed(found), **metrics})
 
     def scales(self) -> Tensor | None:
@@ -237,7 +242,8 @@ def _alone(tree: Any) -> Any:
 
 
 def _with_member_axis(scores: Scores) -> Scores:
-    return {k: v.unsqueeze(0) for k, v in scores.items()}
+    found: Scores = tensor_map(lambda v: v.unsqueeze(0), scores)
+    return found
 
 
 def _updates(
