@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
-from hfta_nb.array.user_functions import called
+from hfta_nb.array.user_functions import alone_where_needed
 from hfta_nb.eager import attributes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
@@ -33,10 +33,10 @@ __all__ = [
     "Arguments",
     "Inputs",
     "Program",
+    "alone_where_needed",
     "attribute_changes",
     "attributes_of",
     "call_module",
-    "called",
     "checkpoint",
     "clear_padded",
     "flatten",

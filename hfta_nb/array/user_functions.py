@@ -15,7 +15,7 @@ from hfta_nb.rules.base import Context, RuleMode
 from hfta_nb.rules.members import each_member, joined
 
 
-def called(function: Callable[..., Any], alone: Callable[..., Any], *args: Any) -> Any:
+def alone_where_needed(function: Callable[..., Any], alone: Callable[..., Any], *args: Any) -> Any:
     """Call a function; inside an array's `vmap`, which can't run all functions, once per member where it fails.
 
     Only the function runs once per member then, and the model stays fused. For values that need no gradient.

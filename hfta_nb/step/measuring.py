@@ -1,4 +1,4 @@
-"""A user's metric of one member: called where it can run, and checked to be one number."""
+"""A user's metric of one member: alone_where_needed where it can run, and checked to be one number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.array.access import called, flatten, is_number
+from hfta_nb.array.access import alone_where_needed, flatten, is_number
 from hfta_nb.errors import ArrayWarning, FamilyError
 
 _TOLD: set[str] = set()
@@ -36,7 +36,7 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
             _tell(name, error)
             return torch.full((), torch.nan, dtype=torch.float64, device=device)
 
-    return called(together, alone, output, target)  # type: ignore[no-any-return]
+    return alone_where_needed(together, alone, output, target)  # type: ignore[no-any-return]
 
 
 def one_number(name: str, value: Any, device: torch.device) -> Tensor:

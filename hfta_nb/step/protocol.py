@@ -113,7 +113,8 @@ def scorer(
     measure = metrics_alone(metrics, held_out)
 
     def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
-        return loss(output, _shaped_as(target, output)), measure(output, target)
+        value = loss(output, _shaped_as(target, output))
+        return value.reshape(()) if isinstance(value, Tensor) and value.numel() == 1 else value, measure(output, target)
 
     return score
 

@@ -276,7 +276,7 @@ def objectives_of(family: Family, data: AnyData, given: Any) -> tuple[tuple[str,
     metrics = family.metrics_for(data)
     known: dict[str, bool | None] = {"val_loss": False, **{f"val_{p.score}": False for p in family.phases}}
     known |= {f"val_{n}": m.maximizes for n, m in metrics.items()}
-    costs = dict.fromkeys(COSTS, False)
+    costs: dict[str, bool | None] = dict.fromkeys(COSTS, False)
     names = [given] if given is None or isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not names:
         raise StudyError("not a metric or a list of objectives", where="monitor", got=given, accepted=", ".join(known))

@@ -112,7 +112,7 @@ def _columns(trees: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Any]:
 
 def _kind_of(output: Any, batch: Batch) -> Any:
     """What batches that can be put together have in common; None where a tensor is not one of samples."""
-    found = []
+    found: list[Any] = []
     for tree, axis in ((output, 1), (batch.y, int(batch.own))):
         for leaf in flatten(tree)[0]:
             if not isinstance(leaf, Tensor):

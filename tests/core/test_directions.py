@@ -22,7 +22,7 @@ from hfta_nb.metrics import BUILT_IN
 PARTS = ("classification", "regression", "image", "text", "retrieval", "audio", "clustering", "segmentation")
 PARTS += ("nominal", "shape", "multimodal", "video", "detection")
 MISTAKEN = {"WordInfoPreserved", "DaviesBouldinScore", "PerceptualPathLength", "RetrievalMetric"}
-MISTAKEN |= {"SpectralDistortionIndex", "_SpectralDistortionIndex"}
+MISTAKEN |= {"SpectralDistortionIndex"}
 """Classes of torchmetrics 1.9 that say the opposite of what their documentation describes, and a base class."""
 EXCEPTIONS = {"davies_bouldin_score"}
 """Functions of scikit-learn whose names do not follow its convention."""
@@ -44,7 +44,7 @@ def _modules() -> Iterator[Any]:
     for part in PARTS:
         package = importlib.import_module(f"torchmetrics.{part}")
         yield package
-        for each in pkgutil.iter_modules(package.__path__):
+        for each in (m for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")):
             with contextlib.suppress(ImportError):
                 yield importlib.import_module(f"{package.__name__}.{each.name}")
 
