@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
-from hfta_nb.array.user_functions import alone_where_needed
+from hfta_nb.array.user_functions import alone_where_needed, changes
 from hfta_nb.eager import attributes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
@@ -37,6 +37,7 @@ __all__ = [
     "attribute_changes",
     "attributes_of",
     "call_module",
+    "changes",
     "checkpoint",
     "clear_padded",
     "flatten",

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+from torch._C import _functorch as functorch
 from torch.overrides import _get_current_function_mode_stack
 
 from hfta_nb.errors import HftaError, out_of_memory
-from hfta_nb.members.tree import flatten, tensor_map
+from hfta_nb.members.tree import flatten, tensor_map, versions
 from hfta_nb.padded.tags import tag_of
 from hfta_nb.rules.base import Context, RuleMode
 from hfta_nb.rules.members import each_member, joined
@@ -41,6 +42,12 @@ def alone_where_needed(function: Callable[..., Any], alone: Callable[..., Any], 
     given = tensor_map(lambda v: v if context.batched(v) else v.clone(), args)
     with context.outside():
         return joined(context, each_member(context, alone, given, {}))
+
+
+def changes(*args: Any) -> list[int]:
+    """How often each tensor of these trees has been changed in place; inside `vmap`, that of all members."""
+    tensors = [v for v in flatten(args)[0] if isinstance(v, Tensor)]
+    return versions([functorch.get_unwrapped(v) if functorch.is_batchedtensor(v) else v for v in tensors])
 
 
 def _context() -> Context | None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.array.access import alone_where_needed, flatten, is_number
+from hfta_nb.array.access import alone_where_needed, changes, flatten, is_number
 from hfta_nb.errors import ArrayWarning, FamilyError
 
 _TOLD: set[str] = set()
@@ -20,8 +20,9 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
     """A metric of one training batch. NaN where the function finds the batch unfit: AUC with a single class, say.
 
     Raises:
-        FamilyError: it is not one number.
+        FamilyError: it is not one number, or the function writes into what the loss needs as well.
     """
+    before = changes(output, target)
     device = next((v.device for v in flatten(output)[0] if isinstance(v, Tensor)), torch.device("cpu"))
 
     def together(output: Any, target: Any) -> Tensor:
@@ -36,7 +37,14 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
             _tell(name, error)
             return torch.full((), torch.nan, dtype=torch.float64, device=device)
 
-    return alone_where_needed(together, alone, output, target)  # type: ignore[no-any-return]
+    found: Tensor = alone_where_needed(together, alone, output, target)
+    if changes(output, target) != before:
+        raise FamilyError(
+            "writes into the output or the target, which the loss needs as well",
+            where=f"metric {name}",
+            remedy="let it work on a copy: output.clone(), y.clone()",
+        )
+    return found
 
 
 def one_number(name: str, value: Any, device: torch.device) -> Tensor:
