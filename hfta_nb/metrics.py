@@ -1,4 +1,4 @@
-"""Metrics by task. A metric sees ONE member's output and the target, on the device; inside `vmap` where that runs it."""
+"""Metrics by task. A metric sees ONE member's output and the target, on the device; it runs inside `vmap` if it can."""
 
 from __future__ import annotations
 
