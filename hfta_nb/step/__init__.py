@@ -2,7 +2,7 @@
 
 from hfta_nb.step.choices import by_step
 from hfta_nb.step.fused import ArrayStep
-from hfta_nb.step.measuring import one_number
+from hfta_nb.step.measuring import measured_whole
 from hfta_nb.step.plain import PlainStep
 from hfta_nb.step.precision import PRECISIONS, Precision
 from hfta_nb.step.protocol import OUTPUT, Objective, Scores, ScoreSink, Step, call_all, in_phase
@@ -22,7 +22,7 @@ __all__ = [
     "by_step",
     "call_all",
     "in_phase",
-    "one_number",
+    "measured_whole",
     "put_member",
     "recomposed",
 ]

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from hfta_nb.array.access import alone_where_needed, changes, flatten, is_number
 from hfta_nb.errors import ArrayWarning, FamilyError
+from hfta_nb.metrics import Metric
+from hfta_nb.targets import shaped_as
 
 _TOLD: set[str] = set()
 
@@ -45,6 +47,15 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
             remedy="let it work on a copy: output.clone(), y.clone()",
         )
     return found
+
+
+def measured_whole(name: str, metric: Metric, output: Any, target: Any, device: torch.device) -> Tensor:
+    """A metric of one member's outputs and targets of a whole set.
+
+    Raises:
+        FamilyError: it is not one number.
+    """
+    return one_number(name, metric(output, shaped_as(target, output)), device)
 
 
 def one_number(name: str, value: Any, device: torch.device) -> Tensor:

@@ -13,7 +13,7 @@ from hfta_nb.array import MemberGenerators
 from hfta_nb.array.access import flatten, unflatten
 from hfta_nb.errors import ArrayWarning, HftaError, MemberError
 from hfta_nb.metrics import Metric
-from hfta_nb.step import OUTPUT, Scores, one_number
+from hfta_nb.step import OUTPUT, Scores, measured_whole
 from hfta_nb.train.batches import Batch
 
 MOST_BYTES = 2**26
@@ -88,7 +88,7 @@ class WholeSets:
 
     def _value(self, name: str, member: int, metric: Metric, output: Any, target: Any) -> Tensor:
         try:
-            return one_number(name, metric(output, target), self.device)
+            return measured_whole(name, metric, output, target, self.device)
         except HftaError:
             raise
         except Exception as error:
