@@ -185,8 +185,8 @@ def _largest(target: Any) -> Any:
     return target.argmax(1) if shares else target
 
 
-def of_torchmetrics(name: str, metric: Any) -> tuple[Factory, bool] | None:
-    """How a metric of torchmetrics is accumulated, and whether higher is better; None if it is not one.
+def of_torchmetrics(name: str, metric: Any) -> Factory | None:
+    """How a metric of torchmetrics is accumulated; None if it is not one.
 
     Args:
         name: for errors.
@@ -201,27 +201,22 @@ def of_torchmetrics(name: str, metric: Any) -> tuple[Factory, bool] | None:
     if _is_of(type(metric), "MetricCollection"):
         raise FamilyError("several metrics", where=name, got=list(metric), remedy="give each of them by its own name")
     if _is_of(type(metric), "Metric"):
-        return functools.partial(OfObject, metric), metric.higher_is_better is not False
+        return functools.partial(OfObject, metric)
     function = metric
     while isinstance(function, functools.partial):
         function = function.func
     if str(getattr(function, "__module__", "")).startswith(f"{PACKAGE}.functional"):
-        return functools.partial(OfFunction, metric), _more_is_better(function)
+        return functools.partial(OfFunction, metric)
     return None
+
+
+def is_of_function(factory: Factory | None) -> bool:
+    """Whether a function is what is taken, which any part of the data can be given to."""
+    return isinstance(factory, functools.partial) and factory.func is OfFunction
 
 
 def _is_of(kind: type, name: str) -> bool:
     return any(base.__name__ == name and base.__module__.startswith(PACKAGE) for base in kind.__mro__)
-
-
-def _more_is_better(function: Any) -> bool:
-    """As the class says that computes the same."""
-    import torchmetrics
-
-    name = function.__name__.replace("_", "").lower()
-    kinds = {n.lower(): getattr(torchmetrics, n) for n in torchmetrics.__all__}
-    found = kinds.get(name) or next((kind for n, kind in kinds.items() if n.endswith(name)), None)
-    return getattr(found, "higher_is_better", True) is not False
 
 
 class Accumulators:

@@ -1,9 +1,9 @@
-"""Metrics by task. A metric sees ONE member's output and the target, on the device; it runs inside `vmap`."""
+"""Metrics by task. A metric sees ONE member's output and the target, on the device; it runs inside `vmap` if it can."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hfta_nb import frechet
-from hfta_nb.accumulators import Factory, of_torchmetrics
+from hfta_nb.accumulators import Factory, is_of_function, of_torchmetrics
+from hfta_nb.directions import direction_of, more_is_better
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED, classes_last, prediction
 from hfta_nb.targets import as_numbers, shaped_as
@@ -20,29 +21,58 @@ from hfta_nb.targets import as_numbers, shaped_as
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, and whether higher is better.
+    """A metric, and which way is better.
+
+    In validation, a function is called once per member, with the outputs and targets of the whole validation set, as a
+    loop of one's own does with F1, AUC or R2. In training it is called for each batch, and the value of an epoch is the
+    mean over samples.
 
     Attributes:
-        function: from one member's output ``[N, ...]`` and target ``[N, ...]`` to a scalar, a mean over N; with
-            `finish`, to a tensor of sums that add up over batches.
-        maximize: whether more is better (a score); an error is minimised.
+        function: from one member's output ``[N, ...]`` and target ``[N, ...]`` to one number, of Python, NumPy or a
+            tensor; with `finish`, to a tensor of sums that add up over batches. An object of torchmetrics does as well.
+        maximize: whether more is better: True or "max" for a score, False or "min" for an error; None where it is not
+            known: then the metric can't be monitored or be an objective.
         finish: from the sums over all samples to a scalar, where the metric of many batches is not the mean of theirs.
         accumulator: makes what is kept for each member from batch to batch, outside `vmap`, where sums do not do; then
             `function` gives what it takes, the prediction.
+        additive: the metric of many batches is the mean of theirs over samples, so that validation, too, calls it for
+            each batch, and keeps no outputs.
+
+    Raises:
+        FamilyError: `maximize` is none of these.
+
+    Example:
+        >>> Metric(lambda output, y: (output - y).abs().max().item(), maximize="min").maximize
+        False
     """
 
-    function: Callable[[Any, Any], Tensor]
-    maximize: bool = True
+    function: Callable[[Any, Any], Any]
+    maximize: bool | str | None = None
     finish: Callable[[Tensor], Tensor] | None = None
     accumulator: Factory | None = None
+    additive: bool = False
 
-    def __call__(self, output: Any, target: Any) -> Tensor:
-        """The metric of this batch only."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "maximize", self.maximizes)
+
+    @property
+    def maximizes(self) -> bool | None:
+        """`maximize` as a truth value; None where it is not known."""
+        return direction_of(self.maximize)
+
+    @property
+    def whole(self) -> bool:
+        """Whether validation calls the function once, with the whole validation set."""
+        bare = self.accumulator is None or is_of_function(self.accumulator)
+        return bare and self.finish is None and not self.additive
+
+    def __call__(self, output: Any, target: Any) -> Any:
+        """The metric of this batch only: one number."""
         value = self.function(output, target)
         if self.accumulator is not None:
             kept = self.accumulator(value.device)
-            kept.update(value, target)
-            return torch.as_tensor(kept.compute())
+            kept.update(value, shaped_as(target, value))
+            return kept.compute()
         return value if self.finish is None else self.finish(value)
 
 
@@ -148,26 +178,26 @@ def _of_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, 
     return see
 
 
-accuracy = Metric(_seen(_accuracy))
+accuracy = Metric(_seen(_accuracy), maximize=True, additive=True)
 """Fraction of samples (points, pixels, tokens) whose largest output is the target class. A model with one output
 predicts class 1 where that is above 0."""
 
-top5 = Metric(_seen(_top5))
+top5 = Metric(_seen(_top5), maximize=True, additive=True)
 """Fraction of samples whose target class is among the five largest outputs."""
 
-mae = Metric(_of_numbers(_mae), maximize=False)
+mae = Metric(_of_numbers(_mae), maximize=False, additive=True)
 """Mean absolute error; output and target ``[N, ...]``."""
 
-token_accuracy = Metric(_seen(_hits), finish=_ratio)
+token_accuracy = Metric(_seen(_hits), maximize=True, finish=_ratio)
 """Fraction of tokens predicted rightly; targets that are `losses.IGNORED` do not count."""
 
 perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
 """e to the mean cross entropy over all tokens; targets that are `losses.IGNORED` do not count."""
 
-mean_iou = Metric(_seen(_overlaps), finish=_mean_iou)
+mean_iou = Metric(_seen(_overlaps), maximize=True, finish=_mean_iou)
 """Mean over the classes that occur of intersection over union, each counted over all samples."""
 
-auroc = Metric(_of_prediction(_ranks), finish=_auroc)
+auroc = Metric(_of_prediction(_ranks), maximize=True, finish=_auroc)
 """Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
 without positives or negatives."""
 
@@ -210,12 +240,11 @@ def _predicted(output: Any, target: Any) -> Tensor:
 
 
 def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
-    """Check named metrics; a plain callable counts as a score (higher is better) unless its name is that of an error.
+    """Check named metrics, and look up which way is better where nobody says it; see `directions`.
 
-    Errors are what has one of `ERRORS` in its name, as `torch.nn.functional.mse_loss` has. Metrics of torchmetrics say
-    themselves which way is better. An object is updated with a member's prediction (logits, as the model gives them)
-    and the target, batch by batch, and computed over the whole epoch; a function is taken batch by batch, and its mean
-    over samples counts.
+    Metrics of torchmetrics say it themselves. An object of torchmetrics is updated with a member's prediction (logits,
+    as the model gives them) and the target, batch by batch, and computed over the whole epoch. Functions see the whole
+    validation set at once; see `Metric`.
 
     Raises:
         FamilyError: one of them can't be called, or has the name of the loss.
@@ -231,24 +260,12 @@ def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
                 got=metric,
                 accepted="a callable of (output, target), Metric, or one of torchmetrics",
             )
-        kept = None if isinstance(metric, Metric) else of_torchmetrics(name, metric)
+        given = metric if isinstance(metric, Metric) else Metric(metric)
+        bare = given.finish is None and given.accumulator is None and not given.additive
+        kept = of_torchmetrics(name, given.function) if bare else None
         if kept is not None:
-            found[name] = Metric(_predicted, kept[1], accumulator=kept[0])
-        else:
-            found[name] = metric if isinstance(metric, Metric) else Metric(metric, not _is_error(name, metric))
+            given = replace(given, function=_predicted, accumulator=kept)
+        if given.maximize is None:
+            given = replace(given, maximize=more_is_better(name, metric if kept else given.function))
+        found[name] = given
     return found
-
-
-ERRORS = frozenset(
-    (
-        *("bce", "brier", "cer", "deviation", "distance", "entropy", "err", "error", "fid", "loss", "mae", "mape"),
-        *("mse", "msle", "nll", "perplexity", "ppl", "residual", "rmse", "wer"),
-    )
-)
-"""Words in the names of metrics of which less is better."""
-
-
-def _is_error(name: str, function: Callable[..., Any]) -> bool:
-    """True if less is better, as far as names tell."""
-    own = getattr(function, "__name__", "")
-    return bool(ERRORS & {*name.lower().split("_"), *(own.lower().split("_") if isinstance(own, str) else ())})

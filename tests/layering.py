@@ -18,7 +18,7 @@ PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
-_RECIPE = {"errors", "accumulators", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
+_RECIPE = {"errors", "accumulators", "directions", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
 _RECIPE |= {"phases", "training_axes"}
 _TRAINING = {*_RECIPE, "array", "memory", "recipes", "optim", "step", "plan"}
 _HEADLESS = {
@@ -66,7 +66,8 @@ TABLE: dict[str, set[str]] = {
     "losses": {"errors", "array", "targets"},
     "frechet": set(),
     "accumulators": {"errors", "own_lines", "targets"},
-    "metrics": {"errors", "accumulators", "array", "losses", "frechet", "targets"},
+    "directions": {"errors"},
+    "metrics": {"errors", "accumulators", "array", "directions", "losses", "frechet", "targets"},
     "phases": {"errors", "grid", "losses"},
     "training_axes": {"errors", "events", "grid"},
     "recipes": {*_RECIPE, "html"},

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from hfta_nb.array import fusing, schedule, surgery
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
+from hfta_nb.array.user_functions import alone_where_needed, changes
 from hfta_nb.eager import attributes, saved_functions
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.foreign_leaves import check_leaves
 from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.numbers import is_number
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.kernels.strategy import timing_cache, trials
 from hfta_nb.members.generators import seeded_state
@@ -36,10 +38,12 @@ __all__ = [
     "HeldLoss",
     "Inputs",
     "Program",
+    "alone_where_needed",
     "attach",
     "attribute_changes",
     "attributes_of",
     "call_module",
+    "changes",
     "check_leaves",
     "checkpoint",
     "clear_padded",
@@ -47,6 +51,7 @@ __all__ = [
     "functions_of",
     "fuse_roomy",
     "held",
+    "is_number",
     "keep_bits",
     "know_calls",
     "of_member",

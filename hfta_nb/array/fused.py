@@ -227,18 +227,21 @@ class FusedArray(Adjustable, Answering, Savable):
         """Compute ``function(output, y)`` for each member without gradients, in blocks of `block_size` members.
 
         Args:
-            function: computes any tree of tensors (a loss, metrics) from ONE member's output and `y`.
+            function: computes any tree of tensors and numbers (a loss, metrics) from ONE member's output and `y`.
             x, y: as for `backward`.
 
         Returns:
-            The tree, each tensor with a leading M.
+            The tree, each tensor with a leading M. Numbers of Python and NumPy become tensors ``[M]``.
+
+        Raises:
+            FusionError: members differ in what is neither a tensor nor a number, or in the shapes of tensors.
         """
         if isinstance(function, FusedArray):
             return fused_losses.evaluated(self, function, x, y)
         self.take_over()
         given = x, target_of(function, y)
         inputs = Inputs.of(given, len(self))
-        call = function_call(function, inputs)
+        call = function_call(function, inputs, self.generators.device)
 
         def run() -> Any:
             with threads.thread_scope(self._state.settings.threads):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.array import MemberGenerators
 from hfta_nb.array.access import untimed_block_size
 from hfta_nb.distributed.batches import Announced
 from hfta_nb.distributed.data_parallel import DataParallel
@@ -41,6 +42,10 @@ class Leader:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    @property
+    def streams(self) -> MemberGenerators:
+        return self.step.streams
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         with self.others.watched():

@@ -62,7 +62,7 @@ class Recipe:
         if self.checkpointed:
             checkpoint(array, True)
         precision = Precision(self.precision, device)
-        metrics = {"nothing": Metric(_nothing)} if self.metrics else {}
+        metrics = {"nothing": Metric(_nothing, additive=True)} if self.metrics else {}
         return ArrayStep(array, self.rows, self.objective, metrics, self.epochs, precision, self.steps_per_epoch)
 
 

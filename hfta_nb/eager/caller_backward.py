@@ -102,7 +102,7 @@ class Repeat:
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the array has changed",
                 where="array(x)",
-                remedy="change them after the backward, or set array.verify = 'never'",
+                remedy="change them after the backward, or use array.backward, which computes both at once",
             )
         after = state.snapshot()
         self._restore()

@@ -12,6 +12,7 @@ from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.foreign_leaves import check_leaves
+from hfta_nb.eager.numbers import as_tensors, is_number
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -72,17 +73,18 @@ def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Cal
         given, target = inputs.structure(leaves)
         result = of_member(loss_fn, module)(call_module(module, given), target)
         loss, aux = result if has_aux else (result, None)
-        return scalar(loss), aux
+        loss = scalar(loss)
+        return loss, as_tensors(aux, loss.device)
 
     return call
 
 
-def function_call(function: Callable[..., Any], inputs: Inputs) -> Call:
+def function_call(function: Callable[..., Any], inputs: Inputs, device: torch.device) -> Call:
     """The computation of `FusedArray.evaluate` for a member."""
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
         given, target = inputs.structure(leaves)
-        return of_member(function, module)(call_module(module, given), target)
+        return as_tensors(of_member(function, module)(call_module(module, given), target), device)
 
     return call
 
@@ -93,10 +95,22 @@ def scalar(loss: Any) -> Tensor:
     Raises:
         FusionError: it is not.
     """
-    if not isinstance(loss, Tensor) or loss.ndim:
-        shown = f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else loss
-        raise FusionError("the loss of a member must be a scalar tensor", where="loss_fn", got=shown)
-    return loss
+    if is_number(loss):
+        raise FusionError(
+            "the loss of a member is a number without a gradient",
+            where="loss_fn",
+            got=loss,
+            accepted="a scalar tensor that depends on the output",
+            remedy="compute it with torch alone: no .item(), float() or .numpy(); what only measures is a metric",
+        )
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise FusionError(
+            "the loss of a member must be a scalar tensor",
+            where="loss_fn",
+            got=f"a tensor {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__,
+            remedy="take the mean, or add the parts up; with has_aux=True, array.backward takes (loss, anything else)",
+        )
+    return loss.reshape(()) if loss.ndim else loss
 
 
 def _with_own(parameters: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[Tensor | None]:

@@ -13,6 +13,7 @@ from hfta_nb.grid.axes import (
     configurations,
     show,
 )
+from hfta_nb.grid.nested import bare_name, check_flat
 from hfta_nb.grid.parse import HINTS, KINDS, parse_axis, parse_scalar, parse_values
 from hfta_nb.grid.ranges import MAX_VARIANTS, Integers, integers, linspace, logspace, seeds
 
@@ -29,6 +30,8 @@ __all__ = [
     "Layers",
     "Size",
     "Variant",
+    "bare_name",
+    "check_flat",
     "check_name",
     "configurations",
     "integers",

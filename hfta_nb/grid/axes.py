@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json, tuples
+from hfta_nb.grid.nested import bare_name, check_flat, products
 from hfta_nb.grid.ranges import MAX_VARIANTS
 
 
@@ -164,7 +165,8 @@ class Grid:
     Args:
         axes: name to values; a single value is an axis of one. See `linspace`, `logspace`, `integers`
             and `seeds` for ranges of values. Or a list of configurations, each a dict or an instance of a dataclass
-            with one value per name; these are the variants, and missing names have their defaults.
+            with one value per name; these are the variants, and missing names have their defaults. Or, as in
+            scikit-learn, a list of dicts all of whose values are lists: each dict is a grid of its own.
 
     Attributes:
         product: the axes whose product is taken; None if there are only listed variants.
@@ -188,9 +190,10 @@ class Grid:
         if isinstance(axes, Grid):
             self.product, self.listed = axes.product, axes.listed
         elif axes is None or isinstance(axes, Mapping):
+            check_flat(axes or {})
             self.product = {check_name(name): check_values(name, values) for name, values in (axes or {}).items()}
         else:
-            self.listed = configurations(axes)
+            self.listed = configurations(products(axes) or axes)
             _check_different(self.listed)
         self.axes = self._merged()
         size = len(self)
@@ -297,11 +300,13 @@ def show(value: Json) -> str:
 def check_name(name: object) -> str:
     """Check the name of an axis, which must be a Python identifier."""
     if not isinstance(name, str) or not name.isidentifier():
+        bare = bare_name(name) if isinstance(name, str) else ""
         raise GridError(
             "not a name for an axis",
             where="grid",
             got=name,
             accepted="letters, digits and _, not starting with a digit",
+            remedy=f"axes have no prefix: {bare}" if bare.isidentifier() else "",
         )
     return name
 

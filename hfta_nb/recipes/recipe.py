@@ -13,7 +13,7 @@ from torch import nn
 from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError, GridError
-from hfta_nb.grid import AxisSpec
+from hfta_nb.grid import AxisSpec, bare_name
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.recipes.showing import shown
@@ -119,7 +119,7 @@ class Family:
         if name in augment.AXES:
             what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
             return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
-        known = ALIASES.get(name.lower())
+        known = ALIASES.get(name.lower(), bare_name(name))
         close = [known] if known in specs else difflib.get_close_matches(name.lower(), [*specs, *STUDY_OPTIONS], 1)
         remedy = f"did you mean {close[0]}?" if close else "check the spelling"
         if close and close[0] in STUDY_OPTIONS and close[0] not in specs:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import SearchError
 from hfta_nb.events import Json, tuples
-from hfta_nb.grid import Integers, check_name, configurations
+from hfta_nb.grid import Integers, check_flat, check_name, configurations
 from hfta_nb.search import methods
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def checked(space: Space) -> Space:
         SearchError: one can't.
     """
     if not callable(space):
+        check_flat(space)
         for name, axis in space.items():
             check_name(name)
             if not (values_of(axis) or isinstance(axis, Uniform | Integers) or _distribution(axis)):

@@ -3,12 +3,14 @@
 from hfta_nb.step.choices import by_step
 from hfta_nb.step.ema import averages
 from hfta_nb.step.fused import ArrayStep
+from hfta_nb.step.measuring import measured_whole
 from hfta_nb.step.plain import PlainStep
 from hfta_nb.step.precision import PRECISIONS, Precision
-from hfta_nb.step.protocol import Objective, Scores, ScoreSink, Step, call_all, in_phase
+from hfta_nb.step.protocol import OUTPUT, Objective, Scores, ScoreSink, Step, call_all, in_phase
 from hfta_nb.step.recompose import Origin, put_member, recomposed
 
 __all__ = [
+    "OUTPUT",
     "PRECISIONS",
     "ArrayStep",
     "Objective",
@@ -22,6 +24,7 @@ __all__ = [
     "by_step",
     "call_all",
     "in_phase",
+    "measured_whole",
     "put_member",
     "recomposed",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from hfta_nb import optim
-from hfta_nb.array import FusedArray, per_member
+from hfta_nb.array import FusedArray, MemberGenerators, per_member
 from hfta_nb.array.access import Inputs, Program, functions_of, saved_functions, snapshot, tuning_of
 from hfta_nb.array.inspect import program_of
 from hfta_nb.array.saving import tensors_of
@@ -35,6 +35,7 @@ from hfta_nb.step.protocol import (
     losses_of,
     metrics_alone,
     phases_of,
+    scorer,
     summed,
 )
 from hfta_nb.step.rollback import OptimizerMemoryError
@@ -79,7 +80,8 @@ class ArrayStep:
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self.due: Sequence[int] | None = None  # members whose lr schedules go on; all without
-        self._metrics, self._alone = metrics, metrics_alone(metrics)
+        self._metrics, self._alone = metrics, metrics_alone(metrics, held_out=True)
+        self._held_out = scorer(objective, metrics, held_out=True) if callable(objective) else None
         self.graph = graph_of(array, self.tensors)
         self.fast_path: FastPath | None = None
         self.tuning: Tuning | None = None
@@ -92,6 +94,10 @@ class ArrayStep:
 
     def __len__(self) -> int:
         return len(self.array)
+
+    @property
+    def streams(self) -> MemberGenerators:
+        return self.array.generators
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         if not self.array.training:
@@ -300,8 +306,8 @@ class ArrayStep:
     def _evaluated(self, x: Any, y: Any) -> Scores:
         array, apart = self.devices or self.array, functions_of(self.array).validating(losses_of(self.definition[1]))
         with self.precision.products(), self.precision.autocast(), apart:
-            if not self.phases:
-                losses, scores = array.evaluate(self.updates[0].score, x, y)
+            if self._held_out is not None:
+                losses, scores = array.evaluate(self._held_out, x, y)
                 return {"loss": whole(losses), **scores}
             found: Scores = {}
             leading = [update for update in self.updates if not update.follows]

@@ -20,6 +20,7 @@ from hfta_nb.array.access import (
     of_member,
     put_attributes,
     saved_functions,
+    tensor_map,
     unflatten,
     unseen,
 )
@@ -95,6 +96,8 @@ class PlainStep:
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
         self._metrics, self._objective = metrics, objective
+        self._alone = metrics_alone(metrics, held_out=True)
+        self._held_out = scorer(objective, metrics, held_out=True) if callable(objective) else None
         self._functions = FunctionStates(1, shows=False)
         check_scaled([row], self.scaler is not None)
         self.by_step = by_step(row)
@@ -108,6 +111,10 @@ class PlainStep:
 
     def __len__(self) -> int:
         return 1
+
+    @property
+    def streams(self) -> MemberGenerators:
+        return self.generators
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         with unseen(self.module):
@@ -239,14 +246,14 @@ class PlainStep:
         x, y = _alone(x), _alone(y)
         apart = self._functions.validating(losses_of(self._objective))
         with self.generators.member(0), self.precision.products(), self.precision.autocast(), apart:
-            if not self.phases:
-                loss, scores = self._called(self.updates[0].score, x, y, module)
+            if self._held_out is not None:
+                loss, scores = self._called(self._held_out, x, y, module)
                 return _with_member_axis({"loss": whole(loss), **scores})
             found: Scores = {}
             leading = [update for update in self.updates if not update.follows]
             for update, phase in zip(leading, self.phases, strict=True):
                 found[phase.score] = whole(self._called(update.score, in_phase(x, phase), y, module)[0])
-            metrics = self._called(metrics_alone(self._metrics), x, y, module) if self._metrics else {}
+            metrics = self._called(self._alone, x, y, module) if self._metrics else {}
         return _with_member_axis({**summed(found), **metrics})
 
     def scales(self) -> Tensor | None:
@@ -316,7 +323,8 @@ def _alone(tree: Any) -> Any:
 
 
 def _with_member_axis(scores: Scores) -> Scores:
-    return {k: v.unsqueeze(0) for k, v in scores.items()}
+    found: Scores = tensor_map(lambda v: v.unsqueeze(0), scores)
+    return found
 
 
 def _updates(

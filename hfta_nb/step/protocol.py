@@ -7,10 +7,12 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
+from hfta_nb.array import MemberGenerators
 from hfta_nb.array.access import Arguments, call_module, tensor_map
 from hfta_nb.losses import HeldLoss, Loss, Target
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
+from hfta_nb.step.measuring import measured
 from hfta_nb.step.precision import whole
 from hfta_nb.targets import shaped_as
 
@@ -21,6 +23,9 @@ Scores: TypeAlias = dict[str, Tensor]
 """Per metric ("loss" first), one value per member: tensors ``[M]`` on the device; of a metric with a `finish` its sums,
 ``[M, ...]``. Of a step with phases "loss" is the sum of theirs, and each phase's own stands beside it; in training
 there is nothing else."""
+
+OUTPUT = "the output"
+"""Among the scores of a validation batch, the outputs: a tree of tensors ``[M, N, ...]``, for metrics of whole sets."""
 
 Row: TypeAlias = Mapping[str, Any]
 """The values of all training axes of one member."""
@@ -47,6 +52,10 @@ class Step(Protocol):
 
     def __len__(self) -> int:
         """How many members."""
+
+    @property
+    def streams(self) -> MemberGenerators:
+        """The members' random streams."""
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         """One optimizer step of each member (one per phase) on a mini-batch; `x` and `y` may be `per_member`.
@@ -93,18 +102,21 @@ class Step(Protocol):
         """Take what `state` gave."""
 
 
-def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
-    """A function of one member's output and target: the loss, and all scores without gradient."""
+def scorer(
+    loss: Loss, metrics: Mapping[str, Metric], held_out: bool = False
+) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
+    """A function of one member's output and target: the loss, and all scores without gradient.
 
-    # Their functions alone: what a step can read is watched, and metrics hold more than it reads.
-    functions = {name: metric.function for name, metric in metrics.items()}
+    Args:
+        held_out: of a batch of validation: metrics of whole sets are left out, and the output is there under `OUTPUT`.
+    """
+    measure = metrics_alone(metrics, held_out)
 
     def scoring(loss: Loss) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
         def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
-            target = _shaped_as(target, output)
-            value = loss(output, target)
-            still = tensor_map(_still, output)
-            return value, {name: function(still, target) for name, function in functions.items()}
+            value = loss(output, _shaped_as(target, output))
+            one = isinstance(value, Tensor) and value.numel() == 1
+            return value.reshape(()) if one else value, measure(output, target)
 
         return score
 
@@ -114,14 +126,18 @@ def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tu
     return score
 
 
-def metrics_alone(metrics: Mapping[str, Metric]) -> Callable[[Any, Any], Scores]:
-    """A function of one member's output and target: all metrics."""
+def metrics_alone(metrics: Mapping[str, Metric], held_out: bool = False) -> Callable[[Any, Any], Scores]:
+    """A function of one member's output and target: all metrics; see `scorer`."""
 
-    functions = {name: metric.function for name, metric in metrics.items()}
+    # Their functions alone: what a step can read is watched, and metrics hold more than it reads.
+    functions = {name: metric.function for name, metric in metrics.items() if not (held_out and metric.whole)}
+    users = {name for name in functions if metrics[name].whole and metrics[name].accumulator is None}
+    kept = held_out and len(functions) < len(metrics)
 
     def score(output: Any, target: Any) -> Scores:
         target, still = _shaped_as(target, output), tensor_map(_still, output)
-        return {name: function(still, target) for name, function in functions.items()}
+        found = {n: measured(n, f, still, target) if n in users else f(still, target) for n, f in functions.items()}
+        return {**found, OUTPUT: still} if kept else found
 
     return score
 

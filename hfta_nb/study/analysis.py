@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hfta_nb import search
 from hfta_nb.study import costs, outcome, steering
+from hfta_nb.study.arguments import way_of
 from hfta_nb.study.protocol import Study
 
 if TYPE_CHECKING:
@@ -139,5 +140,10 @@ def _log_axes(study: Study) -> set[str]:
 
 
 def _more_is_better(study: Study, name: str) -> bool:
-    metrics = study.family.metrics_for(study.data)
-    return name not in search.COSTS and getattr(metrics.get(name.partition("_")[2]), "maximize", False)
+    """Of a cost, a loss or a metric.
+
+    Raises:
+        StudyError: nobody has said it.
+    """
+    metric = study.family.metrics_for(study.data).get(name.partition("_")[2])
+    return name not in search.COSTS and metric is not None and way_of(name, metric.maximizes)

@@ -281,9 +281,9 @@ def objectives_of(family: Family, data: AnyData, given: Any) -> tuple[tuple[str,
         StudyError: one of them is unknown or given twice, or the first is no metric.
     """
     metrics = family.metrics_for(data)
-    known = {"val_loss": False, **{f"val_{p.score}": False for p in family.phases}}
-    known |= {f"val_{n}": m.maximize for n, m in metrics.items()}
-    costs = dict.fromkeys(COSTS, False)
+    known: dict[str, bool | None] = {"val_loss": False, **{f"val_{p.score}": False for p in family.phases}}
+    known |= {f"val_{n}": m.maximizes for n, m in metrics.items()}
+    costs: dict[str, bool | None] = dict.fromkeys(COSTS, False)
     names = [given] if given is None or isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not names:
         raise StudyError("not a metric or a list of objectives", where="monitor", got=given, accepted=", ".join(known))
@@ -295,7 +295,22 @@ def objectives_of(family: Family, data: AnyData, given: Any) -> tuple[tuple[str,
     found = [_first(family, metrics) if name is None else name for name in names]
     if len(set(found)) < len(found):
         raise StudyError("is there twice", where="monitor", got=given)
-    return tuple((name, (known | costs)[name]) for name in found)
+    return tuple((name, way_of(name, (known | costs)[name])) for name in found)
+
+
+def way_of(name: str, known: bool | None) -> bool:
+    """Whether more of an objective is better.
+
+    Raises:
+        StudyError: nobody has said it.
+    """
+    if known is None:
+        bare = name.removeprefix("val_").removeprefix("train_")
+        remedy = (
+            f'metrics={{"{bare}": hfta_nb.Metric({bare}, maximize=False)}} if less is better, maximize=True if more'
+        )
+        raise StudyError("it is not known which way is better", where=f"metric {bare}", got=name, remedy=remedy)
+    return known
 
 
 def _first(family: Family, metrics: Mapping[str, Any]) -> str:
@@ -303,7 +318,7 @@ def _first(family: Family, metrics: Mapping[str, Any]) -> str:
     if family.monitor is not None:
         return family.monitor
     first = next(iter(metrics), None)
-    return f"val_{first}" if first and metrics[first].maximize else "val_loss"
+    return f"val_{first}" if first and metrics[first].maximizes else "val_loss"
 
 
 def seeds_by_of(given: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hfta_nb import events as ev
+from hfta_nb.array import MemberGenerators
 from hfta_nb.data import AnyData, Data, Stream
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
@@ -186,6 +187,10 @@ class _Nudged:
 
     def __len__(self) -> int:
         return len(self.inner)
+
+    @property
+    def streams(self) -> MemberGenerators:
+        return self.inner.streams
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         scores = self.inner.train(x, y, keep)

@@ -58,7 +58,9 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
         return None
     if not (isinstance(given, Mapping) or is_space(given)) or not given:
         accepted = "a dict of axes, or a function of an Optuna trial"
-        raise SearchError("not a search space", where="grid", got=given, accepted=accepted)
+        remedy = "a function can choose among grids: lambda t: grid_a(t) if t.suggest_categorical('grid', 'ab') == 'a' "
+        remedy = f"{remedy}else grid_b(t)" if isinstance(given, list) and given else ""
+        raise SearchError("not a search space", where="grid", got=given, accepted=accepted, remedy=remedy)
     trials = positive("trials", asked["trials"])
     slots = min(trials, SLOTS) if asked["slots"] is None else positive("slots", asked["slots"])
     methods = {name: asked[name] or default for name, default in _METHODS.items()}

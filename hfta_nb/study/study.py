@@ -40,7 +40,8 @@ class Study(Analysis, Checking, Definition):
     Args:
         family: a name (see `hfta_nb.families`), a `Family`, a function that builds a module, or a subclass of
             `nn.Module`; the parameters of a function or class are axes.
-        grid: axis names to values, or a list of configurations (dicts or instances of a dataclass); see `Grid`.
+        grid: axis names to values, or a list of configurations (dicts or instances of a dataclass) or of grids (dicts
+            of lists); see `Grid`.
         data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset` or a list of samples, ``(training,
             validation)`` where each is a `Dataset`, a `DataLoader` or a function that yields batches, or a result of
             `hfta_nb.data`; by default the family's first data set.
@@ -51,7 +52,8 @@ class Study(Analysis, Checking, Definition):
             kept all the same.
         monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
             family's, or the task's first metric if it is a score, else "val_loss". A list has several objectives: that
-            metric first, then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes".
+            metric first, then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes". Where it
+            is not known which way a metric is better, its `Metric` has to say it.
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: dtype of parameters, activations and data: "float32", "float64" or "bfloat16", or torch's dtype of that
             name.
@@ -105,7 +107,8 @@ class Study(Analysis, Checking, Definition):
         loss: function of one member's output and the target that returns a scalar, or one of `losses.NAMED` ("mse");
             replaces the family's. Targets ``[N]`` and ``[N, 1]`` take the shape of the output.
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
-            objects), or a list of functions or names; replaces the family's. Less of what is named "mse" is better.
+            objects), or a list of functions or names; replaces the family's. In validation a function gets the whole
+            set at once, in training each batch; see `Metric`.
         param_groups: function of a parameter's name and the plain module's parameter that returns the hyperparameters
             of its group: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's learning rate.
         trials: how many configurations to search for, of what `grid` allows: an axis may be `hfta_nb.uniform`,

@@ -20,6 +20,7 @@ from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
+from hfta_nb.train.whole_sets import WholeSets
 
 TURN = ev.Heartbeat(0.0)
 """Ends a group's turn where groups take turns: compared by identity, and no event that anybody else gets."""
@@ -315,7 +316,9 @@ class GroupRun(Progress):
     def _evaluate(self) -> Generator[Event, None, Scores]:
         total: Scores = {}
         sums: Scores = {}
-        kept = accumulators(self.metrics, self.metrics, len(self.step), self.settings.device)
+        by_batches = [name for name, metric in self.metrics.items() if not metric.whole]
+        kept = accumulators(by_batches, self.metrics, len(self.step), self.settings.device)
+        whole = WholeSets(self.metrics, self.step.streams, self.settings.device)
         samples = 0
         self._prepare()  # members may have left since the last batch
         self.held_out = 0
@@ -323,6 +326,7 @@ class GroupRun(Progress):
             self.held_out += 1
             samples += batch.size
             scores = self.step.evaluate(*batch.inputs)
+            whole.record(scores, batch)
             kept.record(scores, batch.y, batch.own)
             for name, value in scores.items():
                 if name in kept.factories:
@@ -334,7 +338,7 @@ class GroupRun(Progress):
             if self.shelf is not None:
                 yield TURN
         total = {name: value / samples for name, value in total.items()}
-        total |= finished(sums, self.metrics) | kept.computed()
+        total |= finished(sums, self.metrics) | kept.computed() | whole.computed()
         return {name: total[name] for name in self.validated}
 
     # Requests and members.

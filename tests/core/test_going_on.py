@@ -184,7 +184,8 @@ def test_a_list_of_configurations_is_a_grid(tmp_path: Path, grid: Any) -> None:
         ([3], "grid: not a configuration; got 3; accepted: a dict or an instance of a dataclass"),
         ([Config], "grid: not a configuration"),
         ([{"lr": 0.1}, {"lr": 0.1}], "given twice"),
-        ([{"lr": [0.1, 0.2]}], "lr: not a number"),
+        ([{"lr": (0.1, 0.2)}], "lr: not a number"),
+        ([{"lr": [0.1, 0.2], "width": 4}], "lr: not a number"),
         ([{"lrr": 0.1}], "unknown axis"),
     ],
 )

@@ -106,7 +106,7 @@ def test_which_way_is_better(tm: Any, tmp_path: Path) -> None:
         }
     )
     assert {n: m.maximize for n, m in found.items()} == {
-        **{"accuracy": True, "error": False, "f_error": False, "f_accuracy": True, "f_r2": True, "own": True}
+        **{"accuracy": True, "error": False, "f_error": False, "f_accuracy": True, "f_r2": True, "own": None}
     }
     assert found["own"].accumulator is None
     assert study({"e": tm.MeanSquaredError()}, tmp_path / "a").monitor == "val_loss"

@@ -1,0 +1,302 @@
+"""Metrics as users write them: over what they are computed, which way is better, and numbers in `evaluate`."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hfta_nb as hfta
+from hfta_nb.errors import ArrayWarning, FamilyError, FusionError, StudyError
+from hfta_nb.step import OUTPUT
+from hfta_nb.train import whole_sets
+from hfta_nb.train.batches import Batch
+from tests.contract.handed_over import Regressor, numbers
+
+SEEDS = (0, 1, 2)
+X, Y = numbers(24, 4).float(), torch.randint(3, (24,), generator=torch.Generator().manual_seed(1))
+HELD = numbers(1500, 4, seed=2).float(), torch.randint(3, (1500,), generator=torch.Generator().manual_seed(3))
+
+
+def members(count: int = 4) -> list[nn.Module]:
+    made = []
+    for seed in range(count):
+        torch.manual_seed(seed)
+        made.append(Regressor(3).double())
+    return made
+
+
+def classifier() -> nn.Module:
+    return Regressor(3)
+
+
+def study(place: Path, metrics: Any, **options: Any) -> hfta.Study:
+    options = {"epochs": 2, "batch_size": 24, "optimizer": "sgd", "lr": 0.1, "loss": "cross_entropy", **options}
+    return hfta.Study(classifier, {"seed": list(SEEDS)}, (X, Y, *HELD), metrics=metrics, device="cpu",
+                      dtype="float64", directory=place, **options)  # fmt: skip
+
+
+def values(of: hfta.Study, name: str) -> Tensor:
+    rows = [of.history.members[variant.id].curves[name].values for variant in of.variants]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def f1(output: Tensor, y: Tensor) -> float:
+    """Macro F1 of three classes, without scikit-learn, which takes long to import."""
+    found = output.argmax(-1).numpy()
+    both = [2 * ((found == k) & (y.numpy() == k)).sum() / ((found == k).sum() + (y.numpy() == k).sum())
+            for k in range(3)]  # fmt: skip
+    return float(np.mean(both))
+
+
+def alone(metric: Callable[[Any, Any], Any], epochs: int = 2) -> tuple[Tensor, Tensor]:
+    """Training and validation of the user's own loop, ``[M, epochs]`` each; the whole set is one batch."""
+    training, validation = [], []
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        model = classifier().double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(epochs):
+            optimizer.zero_grad()
+            output = model(X.double())
+            training.append(float(metric(output.detach(), Y)))
+            F.cross_entropy(output, Y).backward()
+            optimizer.step()
+            with torch.no_grad():
+                validation.append(float(metric(model(HELD[0].double()), HELD[1])))
+    shape = len(SEEDS), epochs
+    return (
+        torch.tensor(training, dtype=torch.float64).view(shape),
+        torch.tensor(validation, dtype=torch.float64).view(shape),
+    )
+
+
+@pytest.mark.usefixtures("verified")
+@pytest.mark.parametrize(
+    "metric",
+    [
+        f1,
+        lambda o, y: o.std(),
+        lambda o, y: (o.argmax(-1) == y).double().mean().item(),
+        lambda o, y: torch.corrcoef(torch.stack([o[:, 0], y.double()]))[0, 1],
+        lambda o, y: (o.max() - o.min()).numpy(),
+    ],
+)
+def test_validation_is_one_set_and_training_is_by_batches(metric: Any, tmp_path: Path) -> None:
+    """1500 samples are two batches of validation."""
+    made = study(tmp_path, {"made": metric}, epochs=12)
+    made.fit(progress=False)
+    training, validation = alone(metric, 12)
+    torch.testing.assert_close(values(made, "val_made"), validation, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(values(made, "train_made"), training, rtol=1e-10, atol=1e-10)
+    assert made.check(members=[1])["equal"].all()
+
+
+def test_functions_of_torchmetrics_see_the_whole_set(tmp_path: Path) -> None:
+    functional = pytest.importorskip("torchmetrics.functional")
+    made = study(tmp_path, {"f1": lambda o, y: functional.f1_score(o, y, "multiclass", num_classes=3, average="macro"),
+                            "r": functional.mean_absolute_error}, loss=lambda o, y: o.square().mean())  # fmt: skip
+    assert made.family.metrics is not None
+    assert made.family.metrics["r"].whole
+    assert made.family.metrics["r"].maximize is False
+
+
+def test_sets_that_do_not_fit_are_taken_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_sets, "MOST_BYTES", 2000)
+    made = study(tmp_path, {"spread": lambda o, y: o.std(), "hits": lambda o, y: (o.argmax(-1) == y).double().mean()})
+    with pytest.warns(ArrayWarning, match="hits, spread are means over 2 parts"):
+        made.fit(progress=False)
+    _, whole = alone(lambda o, y: o.std())
+    _, parts = alone(lambda o, y: (o[:1024].std() * 1024 + o[1024:].std() * 476) / 1500 if len(o) > 1024 else 0)
+    torch.testing.assert_close(values(made, "val_spread"), parts, rtol=1e-10, atol=1e-10)
+    assert (values(made, "val_spread") - whole).abs().max() > 1e-6
+    _, hits = alone(lambda o, y: (o.argmax(-1) == y).double().mean())
+    torch.testing.assert_close(values(made, "val_hits"), hits, rtol=1e-10, atol=1e-10)
+
+
+def test_additive_metrics_keep_no_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_sets.WholeSets, "_compute", None)
+    hits = hfta.Metric(lambda o, y: (o.argmax(-1) == y).double().mean(), maximize="max", additive=True)
+    made = study(tmp_path, {"hits": hits})
+    made.fit(progress=False)
+    _, whole = alone(lambda o, y: (o.argmax(-1) == y).double().mean())
+    torch.testing.assert_close(values(made, "val_hits"), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_a_metric_may_be_undefined_on_a_batch_of_training(tmp_path: Path) -> None:
+    def picky(output: Tensor, y: Tensor) -> float:
+        if len(y) < 100:
+            raise ValueError("only one class in y_true")
+        return float(output.mean())
+
+    made = study(tmp_path, {"picky": picky})
+    with pytest.warns(ArrayWarning, match="metric picky of a training batch is NaN"):
+        made.fit(progress=False)
+    assert values(made, "train_picky").isnan().all()
+    torch.testing.assert_close(values(made, "val_picky"), alone(lambda o, y: o.mean())[1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("serial", [False, True])
+@pytest.mark.parametrize("what", ["output", "target"])
+def test_a_metric_that_writes_into_what_the_loss_needs_is_an_error(what: str, serial: bool, tmp_path: Path) -> None:
+    def writing(output: Tensor, y: Tensor) -> Any:
+        if what == "output":
+            output[:, 0] = 0
+        else:
+            y[y == 2] = 0
+        return (output.argmax(-1) == y).double().mean()
+
+    with pytest.raises(FamilyError, match="metric made: writes into the output or the target"):
+        study(tmp_path, {"made": writing}, serial=serial).fit(progress=False)
+
+
+def test_a_metric_of_validation_may_write_into_what_it_gets() -> None:
+    """Others see what it has got."""
+
+    def writing(output: Tensor, y: Tensor) -> Tensor:
+        y.zero_()
+        return y.double().mean()
+
+    metrics = {n: hfta.Metric(m) for n, m in {"a": writing, "b": lambda o, y: y.double().mean()}.items()}
+    whole = whole_sets.WholeSets(metrics, hfta.fuse(members(2)).generators, torch.device("cpu"))
+    whole.record({OUTPUT: numbers(2, 24, 3)}, Batch(X, Y, 24))
+    assert whole.computed()["b"].tolist() == [Y.double().mean().item()] * 2
+    assert Y.any()
+
+
+# What `evaluate` makes of numbers.
+
+RETURNED: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "item": lambda o, y: (o.argmax(-1) == y).double().mean().item(),
+    "numpy": lambda o, y: (o.argmax(-1).numpy() == y.numpy()).mean(),
+    "whole": lambda o, y: int((o.argmax(-1) == y).sum()),
+    "truth": lambda o, y: bool(o.mean() > 0),
+    "dict": lambda o, y: {"a": o.mean().item(), "b": np.float64(o.std().item()), "c": o.sum()},
+    "list": lambda o, y: o.mean(0).tolist(),
+    "array": lambda o, y: o.mean(0).numpy(),
+    "constant": lambda o, y: 0.1,
+    "f1": f1,
+}
+
+
+@pytest.mark.parametrize("verify", ["first", "never"])
+@pytest.mark.parametrize("name", RETURNED)
+def test_evaluate_gives_each_member_its_own_number(name: str, verify: str) -> None:
+    function, array = RETURNED[name], hfta.fuse(members(), verify=verify)
+    for seed in range(4):  # the later ones may be replayed
+        x = numbers(24, 4, seed=seed)
+        with torch.no_grad():
+            apart = [function(member(x), Y) for member in members()]
+        found = array.evaluate(function, x, Y)
+        for i, own in enumerate(apart):
+            row = {k: v[i] for k, v in found.items()} if isinstance(found, dict) else found
+            row = [v[i] for v in row] if isinstance(row, list) else row[i] if isinstance(row, Tensor) else row
+            same: Any = own if isinstance(own, dict | list) else [own]
+            mine: Any = row if isinstance(row, dict | list) else [row]
+            pairs = [(mine[k], same[k]) for k in same] if isinstance(same, dict) else zip(mine, same, strict=True)
+            for a, b in pairs:
+                torch.testing.assert_close(a.double(), torch.as_tensor(b, dtype=torch.float64), rtol=1e-10, atol=1e-10)
+
+
+class Telling(nn.Module):
+    """Returns a number of Python beside its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Regressor(3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, float]:
+        found = self.inner(x)
+        return found, float(found.detach().mean())
+
+
+@pytest.mark.parametrize("verify", ["first", "never"])
+def test_numbers_in_outputs_are_an_error(verify: str) -> None:
+    torch.manual_seed(0)
+    array = hfta.fuse([Telling().double() for _ in range(3)], verify=verify)
+    for _ in range(2):
+        with pytest.raises(FusionError, match=r"array\.evaluate"):
+            array(numbers(5, 4))
+    assert array.evaluate(lambda o, y: o[1], numbers(5, 4)).shape == (3,)
+
+
+def test_no_message_advises_to_switch_verification_off() -> None:
+    package = Path(hfta.__file__).parent
+    advice = re.compile(r"""verify\s*=\s*\\?['"]never\\?['"]""")
+    found = [path for path in package.rglob("*.py") for line in path.read_text().splitlines()
+             if advice.search(line) and ("remedy" in line or "f\"" in line)]  # fmt: skip
+    assert not found
+
+
+# Which way is better.
+
+UNKNOWN = ["foo", "ece", "eer", "regret", "my_error", "val"]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_metrics_are_not_monitored_unasked(name: str, tmp_path: Path) -> None:
+    made = study(tmp_path, {name: lambda o, y: o.mean()})
+    assert (made.monitor, made.maximize) == ("val_loss", False)
+    for monitor in (f"val_{name}", ["val_loss", f"val_{name}"], [f"val_{name}", "parameters"]):
+        with pytest.raises(StudyError, match=rf'"{name}": hfta_nb.Metric\({name}, maximize=False\)'):
+            study(tmp_path, {name: lambda o, y: o.mean()}, monitor=monitor)
+
+
+@pytest.mark.parametrize(("way", "more"), [("min", False), ("max", True), (False, False), (True, True),
+                                           ("minimize", False), ("maximize", True)])  # fmt: skip
+def test_a_direction_that_is_said_counts(way: Any, more: bool, tmp_path: Path) -> None:
+    made = study(tmp_path, {"foo": hfta.Metric(lambda o, y: o.mean(), maximize=way)}, monitor="val_foo")
+    assert made.maximize is more
+    made.fit(progress=False)
+    rows = values(made, "val_foo")
+    least, most = rows.min().item(), rows.max().item()
+    assert made.best().metrics["val_foo"] == pytest.approx(most if more else least)
+
+
+@pytest.mark.parametrize(
+    "name", ["smape", "crps", "nrmse", "rmsle", "logloss", "lpips", "wer", "mse_loss", "brier_score_loss"]
+)
+def test_errors_are_minimised(name: str, tmp_path: Path) -> None:
+    made = study(tmp_path, {name: lambda o, y: o.square().mean()}, monitor=f"val_{name}")
+    assert made.maximize is False
+    assert study(tmp_path, {name: lambda o, y: o.square().mean()}).monitor == "val_loss"
+
+
+@pytest.mark.parametrize("metrics", [["accuracy"], {"f1": f1}, {"r2": f1}, {"roc_auc": f1}])
+def test_a_known_score_is_monitored(metrics: Any, tmp_path: Path) -> None:
+    made = study(tmp_path, metrics)
+    assert (made.monitor, made.maximize) == (f"val_{next(iter(metrics))}", True)
+
+
+def test_searches_and_populations_ask_too(tmp_path: Path) -> None:
+    unknown: dict[str, Any] = {"foo": lambda o, y: o.mean()}
+    with pytest.raises(StudyError, match="which way is better"):
+        hfta.Study(classifier, {"lr": hfta.uniform(0.01, 0.1)}, (X, Y), trials=2, monitor="val_foo", metrics=unknown,
+                   epochs=1, device="cpu", pruner="median", directory=tmp_path)  # fmt: skip
+    made = study(tmp_path, unknown)
+    made.fit(progress=False)
+    with pytest.raises(StudyError, match="which way is better"):
+        made.pareto("val_loss", "val_foo")
+    assert "val_foo" in made.results().columns
+    made.curves("val_foo")
+    assert made.results()["val_loss"].is_monotonic_increasing
+
+
+def test_a_wrong_direction_is_an_error() -> None:
+    with pytest.raises(FamilyError, match=r'maximize: not a direction.*"max"'):
+        hfta.Metric(f1, maximize="up")
+
+
+def test_metrics_tell_their_directions_without_imports() -> None:
+    """The packages take seconds to import; a study of a user's own metric does not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert hfta.Metric(f1).maximize is None
