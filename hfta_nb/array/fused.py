@@ -378,9 +378,8 @@ class FusedArray(Adjustable, Answering, Savable):
         self._losses.clear()
 
     def take_over(self) -> list[Tensor | None]:
-        """Take over the values of tensors that were put in place of the array's (``p.data = ...``).
-
-        Calls and steps of optimizers do this first. Recordings of calls are discarded.
+        """Take over the values of tensors that were put in place of the array's (``p.data = ...``), which discards
+        recordings of calls, and clear padding that the caller wrote to. Calls and steps of optimizers do this first.
 
         Returns:
             The buffers among them, None for each that is still the array's; empty if nothing was put in place.
@@ -388,7 +387,11 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             FusionError: such a tensor has another shape, dtype or device.
         """
-        if self._placement is None or not self._placement.moved():
+        if self._placement is None:
+            return []
+        if self._state.owned and self._placement.written():
+            self._state.padding.clear_values(self._state.slots.current())
+        if not self._placement.moved():
             return []
         given = self._placement.check()
         storage.build(self._state)
