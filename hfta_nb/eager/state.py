@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -43,6 +43,7 @@ class ArrayState:
         awaited: by kind of call, how many calls waited for the caller's backward to compare their gradients.
         paths: by kind of call without its shapes, the paths (see `CallPath`) that were compared.
         capture: whether calls may be recorded and replayed.
+        rewrites: a call has changed parameters (``self.codes.weight.data.copy_(...)`` in forward).
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
     """
@@ -67,7 +68,7 @@ class ArrayState:
         self.awaited: dict[tuple[Any, ...], int] = {}
         self.paths: dict[tuple[Any, ...], set[int]] = {}
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
-        self.capture, self.told = True, False
+        self.capture, self.told, self.rewrites = True, False, False
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -110,20 +111,46 @@ class ArrayState:
             return nullcontext()
         return self.engine.shown.hidden(lambda: self.engine.attributes)
 
-    def snapshot(self) -> Callable[[], None]:
-        """Save the state that a call changes, except gradients; the returned function restores it."""
-        saved = [a.data.clone() for a in self.buffer_arenas]
-        states = [dict(s) for s in self.generators.states]
-        attributes = self.engine.attributes.copy()
-        resized_buffers = {name: dict(rows) for name, rows in self.engine.resized_buffers.items()}
+    def snapshot(self, every: bool = False) -> Snapshot:
+        """Save the state that a call changes, except gradients; calling the result restores it.
 
-        def restore() -> None:
-            with torch.no_grad():
-                for arena, value in zip(self.buffer_arenas, saved, strict=True):
-                    arena.data.copy_(value)
-            self.generators.states = [dict(s) for s in states]
-            self.engine.attributes = attributes.copy()
-            self.engine.reset_member_modules()
-            self.engine.resized_buffers = {name: dict(rows) for name, rows in resized_buffers.items()}
+        Args:
+            every: save the parameters too, although no call is known to have changed them.
+        """
+        return Snapshot(self, every or self.rewrites)
 
-        return restore
+
+class Snapshot:
+    """Saved state of an array; calling it restores the state.
+
+    Args:
+        state: of the array.
+        parameters: whether they are saved too.
+    """
+
+    def __init__(self, state: ArrayState, parameters: bool) -> None:
+        self._state = state
+        arenas = [*state.buffer_arenas, *(state.arenas if parameters else ())]
+        self._saved = [(arena, arena.data.clone()) for arena in arenas]
+        self._streams = [dict(s) for s in state.generators.states]
+        self._attributes = state.engine.attributes.copy()
+        self._resized = _copied(state.engine.resized_buffers)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        state = self._state
+        for arena, value in self._saved:
+            arena.data.copy_(value)
+        state.generators.states = [dict(s) for s in self._streams]
+        state.engine.attributes = self._attributes.copy()
+        state.engine.reset_member_modules()
+        state.engine.resized_buffers = _copied(self._resized)
+
+    def parameters_changed(self) -> bool:
+        """True if parameters have other values than those that are saved."""
+        own = {id(arena) for arena in self._state.arenas}
+        return any(not torch.equal(arena.data, value) for arena, value in self._saved if id(arena) in own)
+
+
+def _copied(rows: dict[str, dict[int, Tensor]]) -> dict[str, dict[int, Tensor]]:
+    return {name: dict(of_members) for name, of_members in rows.items()}
