@@ -103,7 +103,7 @@ class Repeat:
                 where="array(x)",
                 remedy="change them after the backward, or set array.verify = 'never'",
             )
-        after = state.snapshot()
+        after = state.snapshot(every=True)
         self._restore()
         try:
             with torch.enable_grad(), autocast.activated(self._autocasts):

@@ -53,7 +53,7 @@ class MemberGradients:
 
         The graph of the caller is left alone: custom functions may change the module's state in their backward.
         """
-        after = self.state.snapshot()
+        after = self.state.snapshot(every=True)
         self.restore()
         try:
             with self.state.engine.other_member_modules():

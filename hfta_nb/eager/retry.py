@@ -153,7 +153,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             else:
                 _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
-            state.rewrites = state.rewrites or restore.parameters_changed()
+            state.rewrites = bool(state.rewrites) or restore.parameters_changed()
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
             _warn_and_resize(state, helpers, found)

@@ -43,7 +43,7 @@ class ArrayState:
         awaited: by kind of call, how many calls waited for the caller's backward to compare their gradients.
         paths: by kind of call without its shapes, the paths (see `CallPath`) that were compared.
         capture: whether calls may be recorded and replayed.
-        rewrites: a call has changed parameters (``self.codes.weight.data.copy_(...)`` in forward).
+        rewrites: whether calls change parameters (``self.codes.weight.data.copy_(...)`` in forward); None if not known.
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
     """
@@ -68,7 +68,8 @@ class ArrayState:
         self.awaited: dict[tuple[Any, ...], int] = {}
         self.paths: dict[tuple[Any, ...], set[int]] = {}
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
-        self.capture, self.told, self.rewrites = True, False, False
+        self.capture, self.told = True, False
+        self.rewrites: bool | None = None
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -115,9 +116,9 @@ class ArrayState:
         """Save the state that a call changes, except gradients; calling the result restores it.
 
         Args:
-            every: save the parameters too, although no call is known to have changed them.
+            every: save the parameters too, although calls are known to leave them alone.
         """
-        return Snapshot(self, every or self.rewrites)
+        return Snapshot(self, every or self.rewrites is not False)
 
 
 class Snapshot:

@@ -167,7 +167,7 @@ class Verification:
     def _sensitive(self, key: str, own: Any, alone: Any) -> bool:
         """True if the plain module's own value differs as much when the last bits of its parameters change."""
         if self._nudged is None:
-            after = self.state.snapshot()
+            after = self.state.snapshot(every=True)
             self.restore()
             nudged = plain_member(self.state, self.member)
             after()
