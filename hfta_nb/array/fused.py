@@ -32,7 +32,6 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
-from hfta_nb.padded.proof import prove
 from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.steps import BackwardArgs
@@ -65,7 +64,7 @@ class FusedArray(Adjustable, Answering, Savable):
         self._state = state
         self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
-        self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
+        self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow))
         self._steps = self._calls.steps
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         self._taken()

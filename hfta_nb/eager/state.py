@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -90,15 +90,26 @@ class ArrayState:
         }
 
     def parameters_of(self, member: int) -> dict[str, Tensor]:
-        """The parameters of a member, without its axis, by name."""
+        """The parameters of a member by the names of its plain module."""
         swapped = self.swapped()
         rows = [(arena.data[member], span) for arena in self.arenas for span in arena.spans]
-        return {
+        found = {
             span.name: swapped[span.name].detach()[member]
             if span.name in swapped
             else row[span.start : span.stop].view(span.shape)
             for row, span in rows
         }
+        return self.own(member, found)
+
+    def own(self, member: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """One member's tensors by the names of its plain module, without padding; None stays None."""
+        architectures = self.engine.architectures
+        return dict(tensors) if architectures is None else architectures.own(member, tensors)
+
+    def slots_of(self, member: int) -> TensorSlots:
+        """The slots of a member's plain module."""
+        architectures = self.engine.architectures
+        return self.slots if architectures is None else architectures.slots_of(member)
 
     def clear_padding(self, names: Collection[str]) -> None:
         """Set the gradients of padding to zero, for parameters with these names."""

@@ -148,7 +148,7 @@ class ProgramGraphs:
 
 
 class _Undone:
-    """What calls change, gradients in the arenas and random streams before the context, which are restored at its end. Unlike
+    """What calls change, gradients in the arenas and random streams before the context, restored at its end. Unlike
     `verify.left_alone`, this keeps the members' generators, which graphs draw from."""
 
     def __init__(self, state: ArrayState) -> None:
