@@ -266,6 +266,7 @@ class Engine:
             left = iter(batched)
             leaves = [next(left) if m else v for v, m in zip(given, own, strict=True)]
             context = self._context(members)
+            context.copies |= {executable.parameters[name].untyped_storage().data_ptr() for name in executable.copies}
             changes: dict[AttributeKey, Any] = {}
             given_attributes = self.attributes.for_block(context.indices, context, self.one_by_one)
             with (

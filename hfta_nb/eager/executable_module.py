@@ -42,6 +42,7 @@ class ExecutableModule:
         check: is called with every tensor of the result, as one member sees it.
         handlers: replacements of submodules, by path.
         padded: members of different sizes run together.
+        copies: names of the parameters that are copies of the members' own.
         single: one member, whose tensors have no member axis.
     """
 
@@ -55,6 +56,7 @@ class ExecutableModule:
     check: Callable[[Tensor], None] = lambda value: None
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     padded: bool = False
+    copies: Collection[str] = ()
     single: bool = False
 
 

@@ -218,12 +218,14 @@ class PaddedArchitectures:
             buffers,
             rows,
             finish,
+            copies=() if in_place else list(parameters),
             single=alone,
         )
 
     def _unlike(self, run: BlockTensors, of: list[int]) -> ExecutableModule:
         boxes = [self.blueprint.boxes(a) for a in of]
         tags: dict[str, Tag] = {}
+        copies = []
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         for part, tensors in zip(parts, (run.parameters, run.buffers), strict=True):
             for name, tensor in tensors.items():
@@ -237,6 +239,7 @@ class PaddedArchitectures:
                 if tensor.requires_grad and not tensor.is_leaf and any(c and len(set(c)) > 1 for c in tags[name]):
                     # Padding gets no gradient, not even from a member that has diverged to NaN. (The padding of leaves
                     # is cleared on delivery, in one pass over the arena.)
+                    copies.append(name)
                     value = torch.where(self._mask(name, own, shape, value.device), value, value.new_zeros(()))
                 part[name] = value
         parameters, buffers = parts
@@ -265,6 +268,7 @@ class PaddedArchitectures:
             _unpadded,
             self._handlers,
             padded=True,
+            copies=copies,
         )
 
     def _mask(self, name: str, own: list[tuple[int, ...]], shape: list[int], device: torch.device) -> Tensor:

@@ -172,7 +172,9 @@ def _run(
         found["replaced"] = list(replaced)
         return values, list(replaced.values())
 
-    part = nested(context, rows, run, [v for v, _ in own], batched)
+    values = [v for v, _ in own]
+    learned = [v for name, v in zip(names, values[len(leaves) :], strict=True) if name in kind.slots.parameters]
+    part = nested(context, rows, run, values, batched, () if views(rows) else learned)
     kept = len(part.leaves) - len(found["replaced"])
     changed = dict(zip(found["replaced"], part.leaves[kept:], strict=True))
     buffers = set(kind.slots.buffers)
