@@ -101,7 +101,7 @@ class Repeat:
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the array has changed",
                 where="array(x)",
-                remedy="change them after the backward, or set array.verify = 'never'",
+                remedy="change them after the backward",
             )
         after = state.snapshot(every=True)
         self._restore()

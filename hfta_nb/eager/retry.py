@@ -274,7 +274,7 @@ def _undo_gradients(
         result[0].undo()
     if state.settings.as_plain or (state.settings.block_size == 1 and state.engine.architectures is not None):
         _reset_settings(state, before)
-        remedy = "hfta.fuse(..., verify='never') or hfta.Study(..., verify='never') does without this comparison"
+        remedy = "train members of this model as plain modules; array.explain() tells how they were run"
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
 

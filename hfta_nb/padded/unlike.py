@@ -49,6 +49,9 @@ class Unlike(Holder):
             members then, and a member takes what its own gives. Which that is may change after a call was recorded.
     """
 
+    UNTRACKED = frozenset({"kinds", "kind_of", "choice", "_kinds", "_own"})
+    """Attributes that no model changes; see `eager.attributes`."""
+
     _kinds: list[Alternative]
     _own: TensorSlots
 
