@@ -19,7 +19,9 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.ownership import owner_of
+from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy import timing_cache, trials
+from hfta_nb.members.copying import copied_module
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.members.padded_entries import clear_padded, keep_bits
 from hfta_nb.members.tensor_slots import TensorSlots
@@ -43,6 +45,7 @@ __all__ = [
     "own_names",
     "own_tensors",
     "owner",
+    "plain_copy",
     "put_attributes",
     "same_architecture",
     "seeded_state",
@@ -63,6 +66,14 @@ def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
     """The array that a parameter belongs to, and its name there; None if it belongs to no array."""
     found = owner_of(parameter)
     return (found[0], found[1]) if found is not None and isinstance(found[0], FusedArray) else None
+
+
+def plain_copy(module: nn.Module) -> nn.Module:
+    """A copy, as whoever built the module may have kept a part of it; the module itself if it can't be copied."""
+    try:
+        return copied_module(module)
+    except FusionError:
+        return module
 
 
 def snapshot(array: FusedArray) -> Callable[[], None]:

@@ -28,6 +28,7 @@ from hfta_nb.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.eager.ownership import set_owner
 from hfta_nb.eager.placement import Placement
 from hfta_nb.eager.retry import RetryHelpers
+from hfta_nb.eager.shared_input_warning import warn_of_summed_gradients
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
@@ -101,8 +102,8 @@ class FusedArray(Adjustable, Answering, Savable):
         """Every member's output.
 
         Args:
-            args, kwargs: the plain module's inputs. A tensor is shared by all members; `per_member(tensor)` holds
-                one input per member in its first axis.
+            args, kwargs: the plain module's inputs. A tensor is shared by all members, and its gradient is the sum
+                over members; `per_member(tensor)` holds one input per member in its first axis.
 
         Returns:
             The plain module's output, each tensor with a leading member axis M.
@@ -125,6 +126,7 @@ class FusedArray(Adjustable, Answering, Savable):
                 return again
         given = args if plain else (args, kwargs)
         inputs = Inputs.positional(args) if plain else Inputs.of(given, len(self))
+        warn_of_summed_gradients(self._state, inputs)
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, named = inputs.structure(leaves)

@@ -19,6 +19,7 @@ from hfta_nb.eager.handlers import install
 from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
+from hfta_nb.eager.shared_modules import tell_of_changes
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of, wait
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, TransformError, out_of_memory
@@ -134,6 +135,8 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
                 _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
             state.rewrites = bool(state.rewrites) or restore.parameters_changed()
+            if state.shared:
+                tell_of_changes(state, restore)
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
             _warn_and_resize(state, helpers, found)

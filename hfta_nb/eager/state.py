@@ -44,8 +44,10 @@ class ArrayState:
         paths: by kind of call without its shapes, the paths (see `CallPath`) that were compared.
         capture: whether calls may be recorded and replayed.
         rewrites: whether calls change parameters (``self.codes.weight.data.copy_(...)`` in forward); None if not known.
+        shared: names of tensors that the members shared when they were fused, and do not train.
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
+        told_of_sums: True if the warning about gradients of shared inputs was given.
     """
 
     skeleton: nn.Module
@@ -68,8 +70,9 @@ class ArrayState:
         self.awaited: dict[tuple[Any, ...], int] = {}
         self.paths: dict[tuple[Any, ...], set[int]] = {}
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
-        self.capture, self.told = True, False
+        self.capture, self.told, self.told_of_sums = True, False, False
         self.rewrites: bool | None = None
+        self.shared: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -162,6 +165,12 @@ class Snapshot:
         """True if parameters have other values than those that are saved."""
         own = {id(arena) for arena in self._state.arenas}
         return any(not torch.equal(arena.data, value) for arena, value in self._saved if id(arena) in own)
+
+    def changed(self, names: Collection[str]) -> list[str]:
+        """Those of the tensors with these names that have other values than those that are saved."""
+        pairs = [(arena, value, span) for arena, value in self._saved for span in arena.spans if span.name in names]
+        columns = [(span.name, *(t[:, span.start : span.stop] for t in (arena.data, v))) for arena, v, span in pairs]
+        return [name for name, now, before in columns if not torch.equal(now, before)]
 
 
 def _copied(rows: dict[str, dict[int, Tensor]]) -> dict[str, dict[int, Tensor]]:
