@@ -302,7 +302,6 @@ def test_a_graph_that_the_model_has_to_do_with_is_compared_at_once(
         assert [array[i].backwards for i in range(3)] == [1, 1, 1]
 
 
-@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_no_call_imports_the_symbolic_shapes_of_torch() -> None:
     """Their import takes longer than many models' first call."""
     code = """
