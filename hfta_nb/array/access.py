@@ -23,7 +23,9 @@ from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.numbers import is_number
 from hfta_nb.eager.ownership import owner_of
+from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy import timing_cache, trials
+from hfta_nb.members.copying import copied_module
 from hfta_nb.members.generators import seeded_state
 from hfta_nb.members.held_losses import HeldLoss, attach, held, of_member, submodule_of, take_losses, unseen
 from hfta_nb.members.padded_entries import clear_padded, keep_bits
@@ -58,6 +60,7 @@ __all__ = [
     "own_names",
     "own_tensors",
     "owner",
+    "plain_copy",
     "put_attributes",
     "same_architecture",
     "saved_functions",
@@ -87,6 +90,14 @@ def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
 def functions_of(array: FusedArray) -> FunctionStates:
     """What losses and metrics keep for each member."""
     return array._state.functions
+
+
+def plain_copy(module: nn.Module) -> nn.Module:
+    """A copy, as whoever built the module may have kept a part of it; the module itself if it can't be copied."""
+    try:
+        return copied_module(module)
+    except FusionError:
+        return module
 
 
 def snapshot(array: FusedArray) -> Callable[[], None]:

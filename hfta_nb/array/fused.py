@@ -28,12 +28,12 @@ from hfta_nb.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.eager.ownership import set_owner
 from hfta_nb.eager.placement import Placement
 from hfta_nb.eager.retry import RetryHelpers
+from hfta_nb.eager.shared_input_warning import warn_of_summed_gradients
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members import threads
 from hfta_nb.members.arena import Arena
 from hfta_nb.members.held_losses import unseen
-from hfta_nb.padded.proof import prove
 from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.steps import BackwardArgs
@@ -66,7 +66,7 @@ class FusedArray(Adjustable, Answering, Savable):
         self._state = state
         self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
-        self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow, prove))
+        self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow))
         self._steps = self._calls.steps
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         self._taken()
@@ -103,8 +103,8 @@ class FusedArray(Adjustable, Answering, Savable):
         """Every member's output.
 
         Args:
-            args, kwargs: the plain module's inputs. A tensor is shared by all members; `per_member(tensor)` holds
-                one input per member in its first axis.
+            args, kwargs: the plain module's inputs. A tensor is shared by all members, and its gradient is the sum
+                over members; `per_member(tensor)` holds one input per member in its first axis.
 
         Returns:
             The plain module's output, each tensor with a leading member axis M.
@@ -127,6 +127,7 @@ class FusedArray(Adjustable, Answering, Savable):
                 return again
         given = args if plain else (args, kwargs)
         inputs = Inputs.positional(args) if plain else Inputs.of(given, len(self))
+        warn_of_summed_gradients(self._state, inputs)
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, named = inputs.structure(leaves)
@@ -385,9 +386,8 @@ class FusedArray(Adjustable, Answering, Savable):
         self._losses.clear()
 
     def take_over(self) -> list[Tensor | None]:
-        """Take over the values of tensors that were put in place of the array's (``p.data = ...``).
-
-        Calls and steps of optimizers do this first. Recordings of calls are discarded.
+        """Take over the values of tensors that were put in place of the array's (``p.data = ...``), which discards
+        recordings of calls, and clear padding that the caller wrote to. Calls and steps of optimizers do this first.
 
         Returns:
             The buffers among them, None for each that is still the array's; empty if nothing was put in place.
@@ -395,7 +395,11 @@ class FusedArray(Adjustable, Answering, Savable):
         Raises:
             FusionError: such a tensor has another shape, dtype or device.
         """
-        if self._placement is None or not self._placement.moved():
+        if self._placement is None:
+            return []
+        if self._state.owned and self._placement.written():
+            self._state.padding.clear_values(self._state.slots.current())
+        if not self._placement.moved():
             return []
         given = self._placement.check()
         storage.build(self._state)

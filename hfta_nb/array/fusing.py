@@ -13,10 +13,12 @@ from hfta_nb.array.stack import blueprint, check_members, stack_members
 from hfta_nb.array.storage import take
 from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.shared_modules import tell_of_shared
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.padded.merge import ApartError
+from hfta_nb.padded.runtime import architectures_of
 from hfta_nb.padded.why import Why
 
 
@@ -29,7 +31,8 @@ def fuse(
         modules: M plain modules. They are copied, not changed. They may differ in width, in depth (blocks of an
             `nn.Sequential` or `nn.ModuleList`), in activations, rates and other numbers: then they are padded with
             zeros to the largest, and every member computes what its plain module computes. `why_not` tells what
-            cannot differ.
+            cannot differ. Of a module or parameter that several of them share, each gets a copy of its own, with an
+            `ArrayWarning` if it is trained or a call changes it.
         seeds: one per member, for its random numbers (dropout masks, ...), which equal those of the plain module after
             ``torch.manual_seed(seed)``. By default, seeds are drawn from torch's default generator.
         rng: "exact", or "fast" to draw all members' random numbers at once: these differ from the plain module's and
@@ -92,8 +95,14 @@ def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) 
 
 
 def _array(members: Sequence[nn.Module], generators: MemberGenerators, roomy: bool = False) -> FusedArray:
+    shared = tell_of_shared(members)
     state = ArrayState(generators)
     take(state, *stack_members(members, roomy))
+    architectures = architectures_of(state)
+    first = (
+        {} if architectures is None else {own: name for n in architectures.blueprint.names for own, name in n.items()}
+    )
+    state.shared = frozenset(first.get(name, name) for name in shared)
     if roomy and state.engine.architectures is not None:
         state.engine.architectures.set_roomy(generators.device)
     return FusedArray(state)

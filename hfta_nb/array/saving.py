@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -25,32 +24,13 @@ class Savable(nn.Module):
     generators: MemberGenerators
     _state: ArrayState
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Parameters and buffers by the plain module's names, each with a leading member axis M, and random streams.
-
-        The random streams are one tensor of bytes ``[M, bytes]`` named ``_extra_state``, so that training continues
-        with the same random numbers. `torch.save` and safetensors accept the dict unchanged. Member i's own dict is
-        ``array[i].state_dict()``, with the plain module's keys only.
-
-        Unlike a plain module's, the tensors are copies: the array's tensors share one block of memory, which
-        safetensors rejects. With ``keep_vars=True`` they are the parameters and buffers themselves.
-
-        Args:
-            args, kwargs: as for `torch.nn.Module.state_dict`.
-
-        Example:
-            >>> from hfta_nb import fuse
-            >>> array = fuse([nn.Linear(4, 2) for _ in range(3)])
-            >>> {name: list(value.shape[:1]) for name, value in array.state_dict().items()}
-            {'weight': [3], 'bias': [3], '_extra_state': [3]}
-        """
-        given = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False)) | kwargs
-        before = set(given.get("destination") or ())
-        found = super().state_dict(**given)
-        if not given.get("keep_vars"):
-            for name in [n for n in found if n not in before]:
-                found[name] = _copied(found[name])
-        return found
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        streams = destination.pop(prefix + STREAMS)
+        # Where torch keeps a module's version: `torch.save` and copies take it along, rows do not have it.
+        metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
+        if metadata is not None:
+            metadata[STREAMS] = streams
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load the result of `state_dict`.
@@ -65,7 +45,8 @@ class Savable(nn.Module):
             As for a plain module, the names of missing and of unexpected keys.
 
         Raises:
-            FusionError: `assign`, or the number of members of the streams differs. Then nothing is changed.
+            FusionError: `assign`, the number of members of the streams differs, or the members have other widths. Then
+                nothing is changed.
             RuntimeError: torch's own, for other keys or shapes.
         """
         if assign:
@@ -75,8 +56,17 @@ class Savable(nn.Module):
                 got="assign=True",
                 accepted="assign=False",
             )
-        if STREAMS in state_dict:
-            _checked(self.generators, state_dict[STREAMS])
+        streams = state_dict.get(STREAMS, getattr(state_dict, "_metadata", {}).get("", {}).get(STREAMS))
+        if streams is not None:
+            _checked(self.generators, streams)
+        for name, own in self._state.owned.items():
+            given = state_dict.get(name)
+            if isinstance(given, Tensor) and given.shape == own.shape and bool(given[~own.to(given.device)].any()):
+                raise FusionError(
+                    "the state of members of other widths, which this array's members don't have room for",
+                    where=f"load_state_dict, {name}",
+                    accepted="the state of an array whose members have the same architectures in the same order",
+                )
         return super().load_state_dict(state_dict, strict)
 
     def get_extra_state(self) -> Tensor:
@@ -96,6 +86,8 @@ class Savable(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *rest: Any
     ) -> None:
+        if STREAMS in local_metadata:
+            state_dict.setdefault(prefix + STREAMS, local_metadata[STREAMS])
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
         if prefix + STREAMS in missing_keys:
             missing_keys.remove(prefix + STREAMS)
@@ -118,8 +110,7 @@ class Savable(nn.Module):
 
 def tensors_of(array: Savable) -> dict[str, Tensor]:
     """The entries of the plain module's `state_dict`, detached, each with a member axis, in the array's own memory."""
-    found = array.state_dict(keep_vars=True)
-    return {name: value.detach() for name, value in without_streams(found).items()}
+    return dict(array.state_dict())
 
 
 def packed(generators: MemberGenerators) -> Tensor:
@@ -169,9 +160,3 @@ def _checked(generators: MemberGenerators, state: Any) -> Tensor:
 def _size() -> int:
     """The number of bytes of the state of a CPU stream."""
     return torch.default_generator.get_state().numel()
-
-
-def _copied(value: Any) -> Any:
-    if not isinstance(value, Tensor) or is_lazy(value):
-        return value
-    return value.detach().clone(memory_format=torch.contiguous_format)

@@ -318,8 +318,10 @@ def _back(own: Any, value: Any, content: Any) -> Any:
 
 
 def _is_cache(module: nn.Module, name: str) -> bool:
-    """True for the list in which recurrent modules cache their parameters."""
-    return isinstance(module, nn.RNNBase) and name in ("_flat_weights", "_flat_weight_refs")
+    """True for the list in which recurrent modules cache their parameters, and for what the package keeps itself."""
+    if isinstance(module, nn.RNNBase):
+        return name in ("_flat_weights", "_flat_weight_refs")
+    return name in getattr(type(module), "UNTRACKED", ())
 
 
 def _state(module: nn.Module, path: str, known: Collection[str]) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Repeat:
                 where="array(x)",
                 remedy="change them after the backward, or use array.backward, which computes both at once",
             )
-        after = state.snapshot()
+        after = state.snapshot(every=True)
         self._restore()
         try:
             with torch.enable_grad(), autocast.activated(self._autocasts):

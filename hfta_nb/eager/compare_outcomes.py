@@ -79,6 +79,8 @@ def sensitive(own: Any, alone: Any, nudged: Any) -> bool:
         return not alike(nudged, alone, None)
     if not alone.is_floating_point() or not own.shape == alone.shape == nudged.shape:
         return not alike(nudged, alone, None)
+    if not _finite(own):  # where the plain module's value is finite
+        return not _finite(nudged)
     return largest_value(own - alone) <= _SENSITIVE * largest_value(nudged - alone)
 
 
@@ -103,6 +105,8 @@ def words(own: Any, alone: Any) -> str:
         return ""
     if not alone.is_floating_point():
         return ""
+    if not _finite(own):
+        return f"not finite where values alone reach {largest_value(alone):.2g}"
     return f"off by {largest_value(own - alone):.2g} where values reach {largest_value(alone):.2g}"
 
 

@@ -161,7 +161,7 @@ class Engine:
         one_by_one: paths of the submodules that run member by member.
         process_streams: random streams of Python and NumPy.
         resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
-        observed: a member whose gradients are recorded, and the dict for them.
+        observed: by member whose gradients are recorded, the dict for them.
         paths: receives the path (see `CallPath`) of each block of several members; None if paths are not wanted.
     """
 
@@ -189,7 +189,7 @@ class Engine:
         self.one_by_one: tuple[str, ...] = ()
         self.process_streams = ProcessStreams()
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
-        self.observed: tuple[int, dict[str, Tensor | None]] | None = None
+        self.observed: dict[int, dict[str, Tensor | None]] = {}
         self.paths: set[int] | None = None
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.root.modules())
 
@@ -270,6 +270,7 @@ class Engine:
             left = iter(batched)
             leaves = [next(left) if m else v for v, m in zip(given, own, strict=True)]
             context = self._context(members)
+            context.copies |= {executable.parameters[name].untyped_storage().data_ptr() for name in executable.copies}
             changes: dict[AttributeKey, Any] = {}
             given_attributes = self.attributes.for_block(context.indices, context, self.one_by_one)
             with (
@@ -356,9 +357,7 @@ class Engine:
     ) -> AbstractContextManager[None]:
         """The context that tracks attributes, which costs as much as a small model; so only if the model sets some."""
         if self.watching or self.attributes.values:
-            # Attributes that differ between architectures are set for each call.
-            deep = self.watching and self.architectures is None
-            return tracked_attributes(root, slots, given, changes, deep=deep, keep=keep)
+            return tracked_attributes(root, slots, given, changes, deep=self.watching, keep=keep)
         return nullcontext()
 
     def _context(self, members: Sequence[int]) -> Context:

@@ -42,6 +42,7 @@ class ExecutableModule:
         check: is called with every tensor of the result, as one member sees it.
         handlers: replacements of submodules, by path.
         padded: members of different sizes run together.
+        copies: names of the parameters that are copies of the members' own.
         single: one member, whose tensors have no member axis.
     """
 
@@ -55,6 +56,7 @@ class ExecutableModule:
     check: Callable[[Tensor], None] = lambda value: None
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     padded: bool = False
+    copies: Collection[str] = ()
     single: bool = False
 
 
@@ -75,6 +77,7 @@ class Architectures(Protocol):
     """Creates the executable modules for members of different architectures; see `PaddedArchitectures`."""
 
     roomy: bool
+    separate_reason: str
 
     def set_roomy(self, device: torch.device | None) -> None:
         """Let members run at the full sizes, or no longer; see `PaddedArchitectures`."""
@@ -95,6 +98,24 @@ class Architectures(Protocol):
 
     def boxes(self, member: int) -> dict[str, tuple[int, ...]]:
         """The shapes of a member's own tensors, by name in the skeleton."""
+
+    def groups(self) -> Sequence[Sequence[int]]:
+        """Members, of each group of which one is compared with its plain module."""
+
+    def member(self, index: int, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
+        """A member as its own plain module, with copies of its tensors."""
+
+    def slots_of(self, member: int) -> TensorSlots:
+        """The slots of a member's plain module."""
+
+    def own(self, member: int, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+        """A member's tensors without padding, by its own names."""
+
+    def paths(self, member: int) -> Mapping[str, str]:
+        """From the paths of a member's own submodules to those of the skeleton."""
+
+    def rows(self, member: int) -> Callable[[list[Tensor]], list[Tensor]]:
+        """A function that selects a member's tensors, without padding, from those of a block."""
 
     def lacking(self, name: str) -> list[int]:
         """The members without a tensor of this name."""

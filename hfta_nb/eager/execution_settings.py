@@ -59,8 +59,8 @@ class ExecutionSettings:
         self._block_size = size
 
     @property
-    def unproven(self) -> bool:
-        """True if members run padded, which must be proven by execution."""
+    def padded(self) -> bool:
+        """True if members run padded."""
         return self.several_architectures and not self.separate_reason and self.block_size > 1 and not self.fast_rng
 
     def copy(self) -> ExecutionSettings:

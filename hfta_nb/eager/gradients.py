@@ -147,8 +147,6 @@ class Gradients:
     Args:
         state: of the array.
         inputs: of this call.
-        keep: False to discard the gradients (to test whether, or how fast, the call runs).
-        watch: store the gradients in `found` only, by parameter and member.
         scale: ``[M]``, factors of the members' losses for differentiation.
         only: names of the parameters to differentiate by; None for all.
     """
@@ -158,18 +156,15 @@ class Gradients:
         state: ArrayState,
         inputs: Inputs,
         *,
-        keep: bool = True,
-        watch: bool = False,
         scale: Tensor | None = None,
         only: Collection[str] | None = None,
     ) -> None:
-        self.state, self.inputs, self.keep, self.watch, self.scale = state, inputs, keep, watch, scale
+        self.state, self.inputs, self.scale = state, inputs, scale
         self.only = only
         self.functions = (state.skeleton, *state.functions.called)
         self.parameters = dict(state.tensors.named_parameters())
         self.fresh = {name for name, p in self.parameters.items() if p.grad is None}
         self.received: dict[str, list[Block]] = {}
-        self.found: dict[str, dict[int, Tensor]] = {}
         self.changed: list[tuple[Tensor, Tensor]] = []
         self.given = inputs.grad_leaves()  # now: the model may call `requires_grad_` on its inputs
         self.upstream: list[Tensor | None] = [None] * len(self.given)
@@ -203,11 +198,8 @@ class Gradients:
                 else:
                     grads = list(torch.autograd.grad(total, wanted, allow_unused=True))
             grads = _with_own(wanted[: len(names)], grads)
-            if self.keep:
-                self._observe(block, names, grads)
-                self._take(block, names, grads)
-            elif self.watch:
-                self._note(block, names, grads)
+            self._observe(block, names, grads)
+            self._take(block, names, grads)
             results.append((losses.detach(), tensor_map(Tensor.detach, aux)))
         return concatenate(results)  # type: ignore[no-any-return]
 
@@ -221,26 +213,24 @@ class Gradients:
         return self.only is None or name in self.only
 
     def _observe_inputs(self, block: Block, losses: Tensor) -> None:
-        """Record the observed member's part of the gradients of inputs, which are sums over members."""
-        member, kept = self.state.engine.observed or (-1, {})
-        leaves = self.inputs.grad_leaves()
-        if not leaves or not block.start <= member < block.stop or any(map(own_function, nodes([losses]))):
+        """Record the observed members' part of the gradients of inputs, which are sums over members."""
+        observed, leaves = self.state.engine.observed, self.inputs.grad_leaves()
+        here = [member for member in observed if block.start <= member < block.stop]
+        if not leaves or not here or any(map(own_function, nodes([losses]))):
             return
-        grads = torch.autograd.grad(losses[member - block.start], leaves, retain_graph=True, allow_unused=True)
-        kept |= {f"input {i}": grad for i, grad in enumerate(self.inputs.of_member(grads, member))}
+        for member in here:
+            loss = losses[member - block.start]
+            grads = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+            own = self.inputs.of_member(grads, member)
+            observed[member] |= {f"input {i}": grad for i, grad in enumerate(own)}
 
     def _observe(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
-        """Record the gradients of the member that is compared with its plain module."""
-        member, kept = self.state.engine.observed or (-1, {})
-        if block.start <= member < block.stop:
-            for name, grad in zip(names, grads[: len(names)], strict=True):
-                kept[name] = grad if grad is None or block.single else grad[member - block.start]
-
-    def _note(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
-        for name, grad in zip(names, grads[: len(names)], strict=True):
-            if grad is not None:
-                rows = [grad] if block.single else grad.unbind(0)
-                self.found.setdefault(name, {}).update(zip(range(block.start, block.stop), rows, strict=True))
+        """Record the gradients of the members that are compared with their plain modules."""
+        for member, kept in self.state.engine.observed.items():
+            if block.start <= member < block.stop:
+                row = member - block.start
+                own = [grad if grad is None or block.single else grad[row] for grad in grads[: len(names)]]
+                kept |= self.state.own(member, dict(zip(names, own, strict=True)))
 
     def _take(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
         fresh_to, fresh_from = [], []

@@ -53,7 +53,7 @@ class MemberGradients:
 
         The graph of the caller is left alone: custom functions may change the module's state in their backward.
         """
-        after = self.state.snapshot()
+        after = self.state.snapshot(every=True)
         self.restore()
         try:
             with self.state.engine.other_member_modules():
@@ -65,10 +65,13 @@ class MemberGradients:
         """Runs a block around the member whose tensors are copies, and differentiates it by autograd."""
         state, m = self.state, self.member
         single = state.settings.block_size == 1
-        start = m if single else max(0, m - 1)
+        start, stop = m if single else max(0, m - 1), m + 1
+        if state.engine.architectures is not None and not single:  # how members are padded depends on all of the block
+            start = m - m % state.settings.block_size
+            stop = min(start + state.settings.block_size, len(state))
 
         def part(tensor: Tensor, apart: bool = False) -> Tensor:
-            own = tensor.detach()[start : m + 1].clone().requires_grad_(tensor.requires_grad)
+            own = tensor.detach()[start:stop].clone().requires_grad_(tensor.requires_grad)
             return own if apart or not single else own.detach()[0].requires_grad_(tensor.requires_grad)
 
         as_plain = state.engine.as_plain  # then, parameters are no leaves
@@ -77,8 +80,8 @@ class MemberGradients:
         parameters = {name: rows_of(p)[0] for name, p in leaves.items()} if as_plain else leaves
         buffers = {name: part(b) for name, b in state.tensors.named_buffers()}
         inputs = Inputs(tuple(copied_leaves(self.inputs.leaves)), self.inputs.per_member, self.inputs.rebuild, True)
-        result = state.engine.run(Block(start, m + 1, single, parameters, buffers), self.computation.call, inputs)
-        row = 0 if single else m - start
+        result = state.engine.run(Block(start, stop, single, parameters, buffers), self.computation.call, inputs)
+        row = m - start
         if not differentiable(result):
             return {}
         total = weighted_sum([v[row] for v in differentiable(result)])
@@ -88,7 +91,8 @@ class MemberGradients:
         grads = [leaves[name].grad for name in names] + [v.grad for v in inputs.grad_leaves()]
         whole = single and not as_plain  # then, parameters have no axis of members
         own = [g if g is None or whole else g[row] for g in grads[: len(names)]]
-        found = gradient_outcome(names, own, inputs.of_member(grads[len(names) :], m))
+        of_parameters = state.own(m, dict(zip(names, own, strict=True)))
+        found = gradient_outcome([*of_parameters], [*of_parameters.values()], inputs.of_member(grads[len(names) :], m))
         return found | self._later(parameters, buffers) if as_plain else found
 
     def _later(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> MemberOutcome:

@@ -1,4 +1,4 @@
-"""Keeps the gradients of padding at zero."""
+"""Keeps padding, and its gradients, at zero."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Padding:
 
     Args:
         arenas: of the parameters.
-        owned: by parameter, which entries are the members' own; see `FusedArray`.
+        owned: by parameter or buffer, which entries are the members' own; see `FusedArray`.
     """
 
     def __init__(self, arenas: Sequence[Arena], owned: Mapping[str, Tensor]) -> None:
@@ -40,6 +40,11 @@ class Padding:
                 grad = parameters[span.name].grad
                 if span.name in names and grad is not None and span.name not in held:
                     clear_padded(grad, mask[:, span.start : span.stop].view(grad.shape))
+
+    def clear_values(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set padding to zero, in all tensors of the array by name, after the caller has written to them."""
+        for name, own in self._owned.items():
+            tensors[name].data.masked_fill_(~own.to(tensors[name].device), 0)
 
     def _mask(self, number: int) -> Tensor:
         if number not in self._masks:

@@ -32,6 +32,15 @@ class Placement:
             for key, buffer in module._buffers.items()
             if buffer is not None
         ]
+        self._versions = self._written()
+
+    def _written(self) -> list[int]:
+        return [t._version for t in (*self._parameters, *(buffer for *_, buffer in self._buffers))]
+
+    def written(self) -> bool:
+        """True if an array's tensors were written to in place since the last time."""
+        before, self._versions = self._versions, self._written()
+        return before != self._versions
 
     def _now(self) -> list[int]:
         return list(map(Tensor.data_ptr, self._parameters))

@@ -33,7 +33,13 @@ _SPECIAL = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__
 
 
 def plain_member(state: ArrayState, member: int) -> nn.Module:
-    """Like `array[member]`, for members of one architecture; the tensors are adjacent in memory."""
+    """Like `array[member]`; the tensors are adjacent in memory if members have one architecture."""
+    architectures = state.engine.architectures
+    if architectures is not None:
+        named = dict(state.tensors.named_parameters()), dict(state.tensors.named_buffers())
+        plain = architectures.member(member, *named)
+        attributes.put(plain, state.engine.attributes.of(member))
+        return plain
     tensors: dict[str, Tensor] = {}
     for arena in (*state.arenas, *state.buffer_arenas):
         row = arena.data[member].clone()

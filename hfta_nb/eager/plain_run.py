@@ -66,7 +66,9 @@ class PlainRun:
         self.answered = False
         self.graph: PlainGraph | None = None
         self._leaves, self._own = copied_leaves(inputs.member(member)), inputs.per_member
-        self._plain = plain_member(state, member)
+        self._plain, self._slots = plain_member(state, member), state.slots_of(member)
+        only = computation.only
+        self._only = None if only is None else set(state.own(member, dict.fromkeys(only)))
         self._streams = dict(state.generators.states[member])
         self._kept = state.functions.snapshot().select([member]).of(0)
         self.process_streams = state.engine.process_streams.start()
@@ -160,7 +162,7 @@ class PlainRun:
 
     def _state_of(self, plain: nn.Module) -> MemberOutcome:
         """The buffers of `plain`, and its parameters if they differ from the member's in the array."""
-        found = {f"{BUFFER}{k}": v.detach() for k, v in plain.named_buffers() if k in self.state.slots.buffers}
+        found = {f"{BUFFER}{k}": v.detach() for k, v in plain.named_buffers() if k in self._slots.buffers}
         if not self._parameters_equal(plain):
             found |= {f"{PARAMETER}{k}": v.detach() for k, v in plain.named_parameters()}
         return found
@@ -174,7 +176,7 @@ class PlainRun:
     def _computed(
         self, plain: nn.Module, leaves: list[Any], differentiate: bool
     ) -> tuple[MemberOutcome, PlainGraph | None]:
-        computation, slots, changes = self.computation, self.state.slots, dict[AttributeKey, Any]()
+        computation, slots, changes = self.computation, self._slots, dict[AttributeKey, Any]()
         functions, kept = self.state.functions, dict[Place, Any]()
         later: MemberOutcome = {}
         grads: MemberOutcome = {}
@@ -220,7 +222,7 @@ class PlainRun:
                 torch.autograd.backward(outputs)
             else:
                 add_to_grad(outputs, grads)
-        only = self.computation.only
+        only = self._only
         wanted = {
             name: p.grad for name, p in plain.named_parameters() if p.requires_grad and (only is None or name in only)
         }

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.caller_backward import Repeat
 from hfta_nb.eager.divergence import Mismatch
-from hfta_nb.eager.engine import Block, Call, Inputs
+from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
-from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.outcome import Computation
-from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
+from hfta_nb.eager.shared_modules import tell_of_changes
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of, wait
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, TransformError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite
-
-ProbeResult = tuple[Any, Mapping[str, Mapping[int, Tensor]]]
-"""Results ``[k, ...]`` of the members of some blocks; and gradients by parameter and member."""
-
-Probe = Callable[[Inputs, Sequence[Block]], ProbeResult]
-"""Computes a call for some blocks and discards its effects."""
 
 
 class RetryHelpers(NamedTuple):
@@ -42,14 +34,11 @@ class RetryHelpers(NamedTuple):
         materialise: gives members with lazy modules their shapes.
         member: returns a member as a plain module.
         resize_buffers: stores buffers whose shape has changed.
-        prove: checks that members of different architectures equal their plain modules; its argument computes some
-            blocks and discards the effects.
     """
 
     materialise: Callable[[Inputs], None]
     member: Callable[[int], nn.Module]
     resize_buffers: Callable[[], None]
-    prove: Callable[[ArrayState, Callable[[Sequence[Block]], ProbeResult]], None]
 
 
 def run_with_retry(
@@ -58,7 +47,6 @@ def run_with_retry(
     what: str,
     inputs: Inputs,
     run: Callable[[Inputs], Any],
-    probe: Probe,
     computation: Computation,
     eager: Callable[[Inputs], Any] | None = None,
 ) -> Any:
@@ -70,7 +58,6 @@ def run_with_retry(
         what: the kind of call.
         inputs: of the call.
         run: runs it.
-        probe: runs some blocks.
         computation: what is computed.
         eager: runs it without recording; given if its backward is the caller's, in which gradients may be compared.
 
@@ -81,7 +68,7 @@ def run_with_retry(
         with state.own_attributes(), state.functions.used(computation.functions):
             state.engine.follow_root()
             _draw_beside(state, inputs)
-            return _retry_until_done(state, helpers, _Attempted(what, inputs, run, probe, computation, eager))
+            return _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
     finally:
         state.engine.process_streams.end()
 
@@ -92,7 +79,6 @@ class _Attempted(NamedTuple):
     what: str
     inputs: Inputs
     run: Callable[[Inputs], Any]
-    probe: Probe
     computation: Computation
     eager: Callable[[Inputs], Any] | None
 
@@ -116,18 +102,13 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
     found: Mismatch | None = None
     new_path, comparable = False, verifiable(state)
     while True:
-        restore = state.snapshot()
+        restore = state.snapshot(every=True)
         state.engine.process_streams.rewind()
-        verification = None
-        if comparable:
-            later = call.eager is not None and may_wait(state, kind, inputs)
-            verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
+        later = call.eager is not None and may_wait(state, kind, inputs)
+        verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
         _observe(state, new_path or key not in state.proven, verification is not None, comparable)
         result = None
         try:
-            if state.engine.recording and state.settings.unproven:
-                watched = replace(inputs.watched(), copied=state.settings.private)
-                helpers.prove(state, lambda blocks: call.probe(watched, blocks))  # noqa: B023
             result = _run_guarding_inputs(state, inputs, call.run)
             paths, state.engine.paths = state.engine.paths or set(), None
             if verification is None and not state.engine.recording and is_new(state, key, paths):
@@ -143,7 +124,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             module = state.engine.member_module(state.engine.current)  # where the error may have been raised
             restore()
             if isinstance(error, Mismatch) and verification is not None:
-                found = error
+                found = found if _is_roomy(state) else error
                 _undo_gradients(state, computation, result, before, error)
             if not isinstance(error, Exception) or _is_final(state, helpers, error, inputs, computation):
                 _reset_settings(state, before)
@@ -153,6 +134,9 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             else:
                 _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
+            state.rewrites = bool(state.rewrites) or restore.parameters_changed()
+            if state.shared:
+                tell_of_changes(state, restore)
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
             _warn_and_resize(state, helpers, found)
@@ -255,10 +239,14 @@ def _observe(state: ArrayState, recording: bool, verifying: bool, verifiable: bo
     engine.process_streams.begin(engine.watching)
 
 
+def _is_roomy(state: ArrayState) -> bool:
+    return state.engine.architectures is not None and state.engine.architectures.roomy
+
+
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
     """Change the settings as this error requires; record where a member differs from its plain module."""
     architectures = state.engine.architectures
-    if architectures is not None and architectures.roomy:  # which may be all that is wrong
+    if architectures is not None and _is_roomy(state):  # which may be all that is wrong
         architectures.set_roomy(None)
         return
     before = set(state.settings.paths)
@@ -292,26 +280,6 @@ def _undo_gradients(
         remedy = "the plain module may give another result each time: let it depend on its inputs, its own state and "
         remedy += "the random streams of torch, Python and NumPy alone"
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
-
-
-def result_probe(state: ArrayState, call: Call) -> Probe:
-    """The probe for a call without gradients."""
-
-    def probe(inputs: Inputs, blocks: Sequence[Block]) -> ProbeResult:
-        with torch.no_grad():
-            return concatenate([state.engine.run(block, call, inputs) for block in blocks]), {}
-
-    return probe
-
-
-def gradient_probe(state: ArrayState, call: Call, scale: Tensor | None, only: Collection[str] | None = None) -> Probe:
-    """The probe for a call that differentiates."""
-
-    def probe(inputs: Inputs, blocks: Sequence[Block]) -> ProbeResult:
-        gradients = Gradients(state, inputs, keep=False, watch=True, scale=scale, only=only)
-        return gradients.of(call, blocks), gradients.found
-
-    return probe
 
 
 def _run_guarding_inputs(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""A warning about inputs that have a member axis and are not marked as per member."""
+"""Warnings about inputs that members share: one that seems to have a member axis, one that requires a gradient."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import sys
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.autograd_nodes import nodes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning
@@ -48,6 +50,34 @@ def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
         "array(hfta_nb.per_member(x))"
     )
     warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+
+
+def warn_of_summed_gradients(state: ArrayState, inputs: Inputs) -> None:
+    """Warn, once per array, that the gradient of an input that members share is the sum over members.
+
+    An input that is computed from parameters alone is left out: all members train what computes it, by that sum.
+    """
+    members = len(state)
+    if state.told_of_sums or members < 2 or not torch.is_grad_enabled():
+        return
+    pairs = zip(inputs.leaves, inputs.per_member, strict=True)
+    found = next((v for v, own in pairs if isinstance(v, Tensor) and v.requires_grad and not own and _given(v)), None)
+    if found is None:
+        return
+    state.told_of_sums = True
+    text = (
+        f"an input {list(found.shape)} that requires a gradient goes to all {members} members, so what "
+        "torch.autograd.grad or a backward gives it is the sum of the members' gradients, not each member's own. For a "
+        "gradient with a row per member, call array(hfta_nb.per_member(own)) with "
+        f"own = x.expand({members}, *x.shape), and differentiate by own"
+    )
+    warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+
+
+def _given(tensor: Tensor) -> bool:
+    """True if a tensor is a leaf, or computed from a leaf that is no parameter."""
+    leaves = (getattr(node, "variable", None) for node in nodes([tensor]))
+    return tensor.is_leaf or any(leaf is not None and not isinstance(leaf, nn.Parameter) for leaf in leaves)
 
 
 def stacklevel_outside() -> int:

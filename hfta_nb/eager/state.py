@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -46,8 +46,11 @@ class ArrayState:
         capture: whether calls may be recorded and replayed.
         functions: what losses and metrics keep for each member.
         called: the loss, if the skeleton is one.
+        rewrites: whether calls change parameters (``self.codes.weight.data.copy_(...)`` in forward); None if not known.
+        shared: names of tensors that the members shared when they were fused, and do not train.
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
+        told_of_sums: True if the warning about gradients of shared inputs was given.
     """
 
     skeleton: nn.Module
@@ -72,7 +75,9 @@ class ArrayState:
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.functions = FunctionStates(len(generators))
         self.called: tuple[Any, ...] = ()
-        self.capture, self.told = True, False
+        self.capture, self.told, self.told_of_sums = True, False, False
+        self.rewrites: bool | None = None
+        self.shared: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -93,15 +98,26 @@ class ArrayState:
         }
 
     def parameters_of(self, member: int) -> dict[str, Tensor]:
-        """The parameters of a member, without its axis, by name."""
+        """The parameters of a member by the names of its plain module."""
         swapped = self.swapped()
         rows = [(arena.data[member], span) for arena in self.arenas for span in arena.spans]
-        return {
+        found = {
             span.name: swapped[span.name].detach()[member]
             if span.name in swapped
             else row[span.start : span.stop].view(span.shape)
             for row, span in rows
         }
+        return self.own(member, found)
+
+    def own(self, member: int, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """One member's tensors by the names of its plain module, without padding; None stays None."""
+        architectures = self.engine.architectures
+        return dict(tensors) if architectures is None else architectures.own(member, tensors)
+
+    def slots_of(self, member: int) -> TensorSlots:
+        """The slots of a member's plain module."""
+        architectures = self.engine.architectures
+        return self.slots if architectures is None else architectures.slots_of(member)
 
     def clear_padding(self, names: Collection[str]) -> None:
         """Set the gradients of padding to zero, for parameters with these names."""
@@ -115,22 +131,54 @@ class ArrayState:
             return nullcontext()
         return self.engine.shown.hidden(lambda: self.engine.attributes)
 
-    def snapshot(self) -> Callable[[], None]:
-        """Save the state that a call changes, except gradients; the returned function restores it."""
-        saved = [a.data.clone() for a in self.buffer_arenas]
-        states = [dict(s) for s in self.generators.states]
-        attributes = self.engine.attributes.copy()
-        resized_buffers = {name: dict(rows) for name, rows in self.engine.resized_buffers.items()}
-        kept = self.functions.snapshot()
+    def snapshot(self, every: bool = False) -> Snapshot:
+        """Save the state that a call changes, except gradients; calling the result restores it.
 
-        def restore() -> None:
-            with torch.no_grad():
-                for arena, value in zip(self.buffer_arenas, saved, strict=True):
-                    arena.data.copy_(value)
-            self.generators.states = [dict(s) for s in states]
-            self.engine.attributes = attributes.copy()
-            self.engine.reset_member_modules()
-            self.engine.resized_buffers = {name: dict(rows) for name, rows in resized_buffers.items()}
-            self.functions.restore(kept)
+        Args:
+            every: save the parameters too, although calls are known to leave them alone.
+        """
+        return Snapshot(self, every or self.rewrites is not False)
 
-        return restore
+
+class Snapshot:
+    """Saved state of an array; calling it restores the state.
+
+    Args:
+        state: of the array.
+        parameters: whether they are saved too.
+    """
+
+    def __init__(self, state: ArrayState, parameters: bool) -> None:
+        self._state = state
+        arenas = [*state.buffer_arenas, *(state.arenas if parameters else ())]
+        self._saved = [(arena, arena.data.clone()) for arena in arenas]
+        self._streams = [dict(s) for s in state.generators.states]
+        self._attributes = state.engine.attributes.copy()
+        self._resized = _copied(state.engine.resized_buffers)
+        self._kept = state.functions.snapshot()
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        state = self._state
+        for arena, value in self._saved:
+            arena.data.copy_(value)
+        state.generators.states = [dict(s) for s in self._streams]
+        state.engine.attributes = self._attributes.copy()
+        state.engine.reset_member_modules()
+        state.engine.resized_buffers = _copied(self._resized)
+        state.functions.restore(self._kept)
+
+    def parameters_changed(self) -> bool:
+        """True if parameters have other values than those that are saved."""
+        own = {id(arena) for arena in self._state.arenas}
+        return any(not torch.equal(arena.data, value) for arena, value in self._saved if id(arena) in own)
+
+    def changed(self, names: Collection[str]) -> list[str]:
+        """Those of the tensors with these names that have other values than those that are saved."""
+        pairs = [(arena, value, span) for arena, value in self._saved for span in arena.spans if span.name in names]
+        columns = [(span.name, *(t[:, span.start : span.stop] for t in (arena.data, v))) for arena, v, span in pairs]
+        return [name for name, now, before in columns if not torch.equal(now, before)]
+
+
+def _copied(rows: dict[str, dict[int, Tensor]]) -> dict[str, dict[int, Tensor]]:
+    return {name: dict(of_members) for name, of_members in rows.items()}

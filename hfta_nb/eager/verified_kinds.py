@@ -49,7 +49,9 @@ def verification_of(
     later: bool,
 ) -> Verification | None:
     """The comparison of this call with the plain module; None if it is not to be verified."""
-    if state.settings.several_architectures:  # padded members are proven by execution
+    if must_verify(state, new_path or key not in state.proven):
+        return Verification(state, restore, inputs, computation)
+    if not verifiable(state):
         return None
     known = state.verified.get(kind, 0) > 1 or _enough_shapes(state, key, kind)
     if state.settings.verify == "first" and known and not new_path:
@@ -78,6 +80,13 @@ def verifiable(state: ArrayState) -> bool:
     return not (settings.verify == "never" or settings.fast_rng or device.type == "meta" or capturing(device))
 
 
+def must_verify(state: ArrayState, new: bool) -> bool:
+    """True if a new kind of call has to be verified whatever the settings: rules for padding can't know what a model
+    computes from its sizes."""
+    device = state.generators.device
+    return new and state.settings.padded and not (device.type == "meta" or capturing(device))
+
+
 def is_new(state: ArrayState, key: tuple[Any, ...], paths: set[int]) -> bool:
     """True if some members took a path that was not compared yet."""
     known = state.paths.get(key, set())
@@ -94,7 +103,7 @@ def check(verification: Verification, result: Any) -> bool:
     try:
         return verification.check(result)
     except Exception as error:
-        if out_of_memory(error):
-            verification.later = False
+        if out_of_memory(error) and not verification.state.settings.padded:
+            verification.leave()
             return False
         raise

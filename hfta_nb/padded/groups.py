@@ -6,7 +6,7 @@ It costs one call per group, where a padding rule costs one call for all members
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,8 +20,7 @@ from hfta_nb.padded.numbers import value_of, vary
 from hfta_nb.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views, widened
 from hfta_nb.padded.tree import Rebuild, take_apart
 from hfta_nb.rules import Context, Disagreement, SharedWrite, rule_mode
-from hfta_nb.rules.base import function_name, vmap_level
-from hfta_nb.rules.members import writes_in_place
+from hfta_nb.rules.base import function_name, vmap_level, writes_in_place
 
 
 class Running(Protocol):
@@ -167,17 +166,20 @@ def nested(
     run: Callable[[Context, list[Any]], Any],
     given: list[Any],
     batched: list[bool],
+    copies: Collection[Tensor] = (),
 ) -> Part:
     """Run some members under a separate `vmap`, with the operator rules. Requires `context.outside`.
 
     Args:
         run: computes the result from the members' context and the leaves, as one member sees them.
         given: leaves; those that are `batched` are tensors ``[len(rows), ...]``.
+        copies: those that are copies of parameters.
     """
     found: dict[str, Any] = {}
 
     def one(_: Tensor, tensors: list[Tensor]) -> list[Tensor]:
         sub = below(context, rows)
+        sub.copies |= context.copies | {tensor.untyped_storage().data_ptr() for tensor in copies}
         left = iter(tensors)
         with rule_mode(sub):
             result = run(sub, [next(left) if b else v for v, b in zip(given, batched, strict=True)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from hfta_nb.padded.blueprint import Blueprint, nearest
 from hfta_nb.padded.merge import Site
 from hfta_nb.padded.mode import PaddedMode, active
 from hfta_nb.padded.rules import PADDED
-from hfta_nb.padded.tags import Tag, rows_of, tag_of, tagged, views
+from hfta_nb.padded.tags import Tag, box, rows_of, tag_of, tagged, views
 from hfta_nb.padded.unlike import Alternative, Unlike, in_groups
 from hfta_nb.rules import Context
 
@@ -111,6 +111,49 @@ class PaddedArchitectures:
         """The shapes of a member's own tensors, by name in the skeleton."""
         return self.blueprint.boxes(self.blueprint.of[member])
 
+    def groups(self) -> list[list[int]]:
+        """Members, of each group of which one is compared with its plain module: those of one architecture.
+
+        In a roomy array, all members run at the full sizes: the smallest and the largest of each kind are compared.
+        """
+        of = self.blueprint.of
+        if not self.roomy:
+            return [[i for i, a in enumerate(of) if a == architecture] for architecture in sorted(set(of))]
+        kinds: dict[Any, list[int]] = {}
+        for i, a in enumerate(of):
+            kinds.setdefault(tuple(type(m) for m in self.templates[a].modules()), []).append(i)
+        sizes = [sum(p.numel() for p in self.templates[a].parameters()) for a in of]
+        found = [pick(members, key=sizes.__getitem__) for members in kinds.values() for pick in (min, max)]
+        return [[member] for member in dict.fromkeys(found)]
+
+    def slots_of(self, member: int) -> TensorSlots:
+        """The slots of a member's plain module."""
+        return self._slots_of(self.blueprint.of[member])
+
+    def own(self, member: int, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+        """A member's tensors without padding, by its own names, from those of the skeleton."""
+        a = self.blueprint.of[member]
+        found = {own: tensors[target] for own, target in self.blueprint.names[a].items() if target in tensors}
+        shapes = self.blueprint.shapes[a]
+        return {own: None if t is None else narrowed(t, shapes[own], 0) for own, t in found.items()}
+
+    def paths(self, member: int) -> Mapping[str, str]:
+        """From the paths of a member's own submodules to those of the skeleton."""
+        return self.blueprint.modules[self.blueprint.of[member]]
+
+    def rows(self, member: int) -> Callable[[list[Tensor]], list[Tensor]]:
+        """A function that selects a member's tensors, without padding, from those of a block."""
+
+        def rows(tensors: list[Tensor]) -> list[Tensor]:
+            context = active().context
+            row = list(context.indices).index(member)
+            tags = [tag_of(t) for t in tensors]
+            with context.outside():
+                pairs = zip(tensors, tags, strict=True)
+                return [narrowed(context.stacked(t)[row], box(t.shape, tag, row), 0) for t, tag in pairs]
+
+        return rows
+
     def lacking(self, name: str) -> list[int]:
         """The members without a tensor of this name."""
         boxes = [self.blueprint.boxes(a) for a in range(len(self.blueprint.templates))]
@@ -130,14 +173,14 @@ class PaddedArchitectures:
             for k, v in self.blueprint.own_tensors(index, parameters).items()
         }
         own |= {k: v.detach().clone() for k, v in self.blueprint.own_tensors(index, buffers).items()}
-        with self._slots_of(a).filled(own):
+        with self.slots_of(index).filled(own):
             return copied_module(self.blueprint.templates[a])
 
     def state(self, index: int, array: nn.Module) -> dict[str, Tensor]:
         """Views of a member's tensors, by the keys of its own `state_dict`."""
         a = self.blueprint.of[index]
         tensors = {k: v.detach() for k, v in [*array.named_parameters(), *array.named_buffers()]}
-        with self._slots_of(a).filled(self.blueprint.own_tensors(index, tensors)):
+        with self.slots_of(index).filled(self.blueprint.own_tensors(index, tensors)):
             return self.blueprint.templates[a].state_dict()
 
     def copy_flags(self) -> None:
@@ -175,12 +218,14 @@ class PaddedArchitectures:
             buffers,
             rows,
             finish,
+            copies=() if in_place else list(parameters),
             single=alone,
         )
 
     def _unlike(self, run: BlockTensors, of: list[int]) -> ExecutableModule:
         boxes = [self.blueprint.boxes(a) for a in of]
         tags: dict[str, Tag] = {}
+        copies = []
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         for part, tensors in zip(parts, (run.parameters, run.buffers), strict=True):
             for name, tensor in tensors.items():
@@ -194,6 +239,7 @@ class PaddedArchitectures:
                 if tensor.requires_grad and not tensor.is_leaf and any(c and len(set(c)) > 1 for c in tags[name]):
                     # Padding gets no gradient, not even from a member that has diverged to NaN. (The padding of leaves
                     # is cleared on delivery, in one pass over the arena.)
+                    copies.append(name)
                     value = torch.where(self._mask(name, own, shape, value.device), value, value.new_zeros(()))
                 part[name] = value
         parameters, buffers = parts
@@ -222,6 +268,7 @@ class PaddedArchitectures:
             _unpadded,
             self._handlers,
             padded=True,
+            copies=copies,
         )
 
     def _mask(self, name: str, own: list[tuple[int, ...]], shape: list[int], device: torch.device) -> Tensor:

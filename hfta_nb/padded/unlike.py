@@ -49,6 +49,9 @@ class Unlike(Holder):
             members then, and a member takes what its own gives. Which that is may change after a call was recorded.
     """
 
+    UNTRACKED = frozenset({"kinds", "kind_of", "choice", "_kinds", "_own"})
+    """Attributes that no model changes; see `eager.attributes`."""
+
     _kinds: list[Alternative]
     _own: TensorSlots
 
@@ -172,7 +175,9 @@ def _run(
         found["replaced"] = list(replaced)
         return values, list(replaced.values())
 
-    part = nested(context, rows, run, [v for v, _ in own], batched)
+    values = [v for v, _ in own]
+    learned = [v for name, v in zip(names, values[len(leaves) :], strict=True) if name in kind.slots.parameters]
+    part = nested(context, rows, run, values, batched, () if views(rows) else learned)
     kept = len(part.leaves) - len(found["replaced"])
     changed = dict(zip(found["replaced"], part.leaves[kept:], strict=True))
     buffers = set(kind.slots.buffers)

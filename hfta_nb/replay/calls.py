@@ -19,7 +19,7 @@ from hfta_nb.eager.gradients import call_module, loss_call
 from hfta_nb.eager.outcome import Computation, differentiable
 from hfta_nb.eager.recomputation import in_backward, refuse_checkpoint, same_streams
 from hfta_nb.eager.results import concatenate
-from hfta_nb.eager.retry import Probe, RetryHelpers, gradient_probe, result_probe, run_with_retry
+from hfta_nb.eager.retry import RetryHelpers, run_with_retry
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.replay.forward import CapturedForwards
 from hfta_nb.replay.layouts import LAST
@@ -80,10 +80,9 @@ class Calls:
         loss_fn, given, has_aux, scale, only = args
         inputs = Inputs.of(given, len(self.state))
         call = loss_call(loss_fn, inputs, has_aux)
-        probe = gradient_probe(self.state, call, scale, only)
         computation = Computation(call, True, scale, only, (loss_fn,))
         run = self.steps.recorder(entry, args, call)
-        gradients, (losses, aux) = self._eagerly("backward", inputs, run, probe, computation)
+        gradients, (losses, aux) = self._eagerly("backward", inputs, run, computation)
         gradients.deliver()
         return losses, aux
 
@@ -117,8 +116,7 @@ class Calls:
             return replayed[0]
         run = forwards.recorder(entry, computed)
         eager = self._in_graph_blocks(computed)
-        computation = Computation(call, functions=self.state.called)
-        return self._eagerly("forward", inputs, run, result_probe(self.state, call), computation, eager)
+        return self._eagerly("forward", inputs, run, Computation(call, functions=self.state.called), eager)
 
     def evaluate(self, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
         """Every member's result of a function of its output, without gradients."""
@@ -138,20 +136,18 @@ class Calls:
             return replayed[0]
         run = self.results.recorder(entry, run)
         functions = self.state.called if what[1] is None else (what[1],)
-        computation = Computation(call, functions=functions)
-        return self._eagerly(what[0], inputs, run, result_probe(self.state, call), computation)
+        return self._eagerly(what[0], inputs, run, Computation(call, functions=functions))
 
     def _eagerly(
         self,
         what: str,
         inputs: Inputs,
         run: Callable[[Inputs], Any],
-        probe: Probe,
         computation: Computation,
         eager: Callable[[Inputs], Any] | None = None,
     ) -> Any:
         """Run a call through `vmap`, or member by member where that fails."""
-        return run_with_retry(self.state, self.helpers, what, inputs, run, probe, computation, eager)
+        return run_with_retry(self.state, self.helpers, what, inputs, run, computation, eager)
 
     def _in_graph_blocks(self, computed: Callable[..., Any]) -> Callable[[Inputs], Any]:
         return lambda inputs: computed(inputs, graph_blocks(self.state))

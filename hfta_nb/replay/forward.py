@@ -24,7 +24,7 @@ from hfta_nb.replay.node import Run, SavedContext, attached
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.recorded_forward import recorded
 from hfta_nb.replay.signature import form
-from hfta_nb.replay.verify import Before
+from hfta_nb.replay.verify import Before, changing
 
 
 class CapturedForwards:
@@ -81,7 +81,7 @@ class CapturedForwards:
         if entry is None or entry.made is None or self.outstanding():
             return None
         made = entry.made
-        changes = made.program.generators is not None or self.state.buffer_arenas
+        changes = made.program.generators is not None or changing(self.state)
         start = Before(self.state) if changes else None
 
         def run_forward() -> list[Tensor]:

@@ -20,7 +20,7 @@ from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels import cuda_graphs
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.replay.verify import outcome
+from hfta_nb.replay.verify import changing, outcome
 
 DEVICES = {"cuda"}
 """Types of devices with graphs."""
@@ -148,12 +148,12 @@ class ProgramGraphs:
 
 
 class _Undone:
-    """Buffers, gradients in the arenas and random streams before the context, which are restored at its end. Unlike
+    """What calls change, gradients in the arenas and random streams before the context, restored at its end. Unlike
     `verify.left_alone`, this keeps the members' generators, which graphs draw from."""
 
     def __init__(self, state: ArrayState) -> None:
         self._generators = state.generators
-        self._tensors = [a.data for a in state.buffer_arenas] + [a.grad for a in state.arenas if a.has_grad]
+        self._tensors = [a.data for a in changing(state)] + [a.grad for a in state.arenas if a.has_grad]
 
     def __enter__(self) -> _Undone:
         self._before = [t.clone() for t in self._tensors]

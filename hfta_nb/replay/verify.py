@@ -12,13 +12,14 @@ from torch import Tensor
 
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.strategy import precision
+from hfta_nb.members.arena import Arena
 from hfta_nb.rules.autocast import half_under_way
 
 Made = TypeVar("Made")
 
 
 class Before:
-    """The buffers and generators of an array before a call.
+    """The buffers and generators of an array before a call; its parameters too if calls change them.
 
     Args:
         state: of the array.
@@ -27,14 +28,19 @@ class Before:
     def __init__(self, state: ArrayState) -> None:
         self.state = state
         self.states = list(state.generators.states)
-        self.buffers = [a.data.clone() for a in state.buffer_arenas]
+        self.tensors = [a.data.clone() for a in changing(state)]
 
     @torch.no_grad()
     def put_back(self) -> None:
         """Restore the state before the call."""
-        for arena, before in zip(self.state.buffer_arenas, self.buffers, strict=True):
+        for arena, before in zip(changing(self.state), self.tensors, strict=True):
             arena.data.copy_(before)
         self.state.generators.states = list(self.states)
+
+
+def changing(state: ArrayState) -> list[Arena]:
+    """The arenas that calls change."""
+    return [*state.buffer_arenas, *(state.arenas if state.rewrites else ())]
 
 
 @contextmanager
@@ -59,13 +65,13 @@ class Outcome(NamedTuple):
     Attributes:
         results: of the call.
         gradients: of parameters.
-        buffers: of the array, by arena.
+        tensors: of the array that calls change, by arena.
         states: of the members' generators.
     """
 
     results: Sequence[Tensor]
     gradients: Sequence[Tensor]
-    buffers: Sequence[Tensor]
+    tensors: Sequence[Tensor]
     states: Sequence[Mapping[str, Tensor]]
 
     def other_than(self, old: Outcome, kinks: bool = False) -> str:
@@ -74,7 +80,7 @@ class Outcome(NamedTuple):
         Args:
             kinks: allow for units that rounding turns on or off, with their samples' share of the gradients.
         """
-        exact = close(old.results, self.results) and close(old.buffers, self.buffers)
+        exact = close(old.results, self.results) and close(old.tensors, self.tensors)
         if not exact or not (close(old.gradients, self.gradients) or (kinks and self._near(old))):
             return "gives other numbers"
         for state, now in zip(old.states, self.states, strict=True):
@@ -94,8 +100,8 @@ _KINKS = 0.01
 
 def outcome(state: ArrayState, results: Sequence[Tensor], gradients: Sequence[Tensor]) -> Outcome:
     """The outcome: copies of the array's state, with these results and gradients, which are not copied."""
-    buffers = [a.data.clone() for a in state.buffer_arenas]
-    return Outcome(results, gradients, buffers, [dict(s) for s in state.generators.states])
+    tensors = [a.data.clone() for a in changing(state)]
+    return Outcome(results, gradients, tensors, [dict(s) for s in state.generators.states])
 
 
 def proven(

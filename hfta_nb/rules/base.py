@@ -67,6 +67,8 @@ class Context:
         watching: find out whether the model changes values that it holds.
         process_streams: random streams of Python and NumPy.
         path: receives the functions that the model calls; None if nobody asks.
+        copies: addresses of the memory of parameters that are copies, which what the model writes there would be lost
+            with.
     """
 
     indices: Sequence[int]
@@ -84,6 +86,7 @@ class Context:
     watching: bool = False
     process_streams: ProcessStreams = field(default_factory=ProcessStreams)
     path: CallPath | None = None
+    copies: set[int] = field(default_factory=set)
 
     @property
     def members(self) -> int:
@@ -158,6 +161,8 @@ class RuleMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if context.path is not None:
             context.path.add(func, args, kwargs)
+        if context.copies and args and (writes_in_place(func) or func.__name__ == "__set__"):
+            self._refuse_copies(args[0])
         if torch._C._is_any_autocast_enabled():
             args, kwargs = cast(function_name(func), args, kwargs, context.casts)
         rule = self.rules.get(func)
@@ -185,6 +190,13 @@ class RuleMode(TorchFunctionMode):
             return self.fallback(context, func, args, kwargs, error)
         finally:
             functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
+
+    def _refuse_copies(self, written: Any) -> None:
+        """Raise an error if a tensor, or one in a list, is a parameter of which members run on copies."""
+        for tensor in written if isinstance(written, list | tuple) else [written]:
+            value = functorch.get_unwrapped(tensor) if functorch.is_batchedtensor(tensor) else tensor
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in self.context.copies:
+                raise Disagreement("the model writes to parameters, of which these members run on copies")
 
     def _attribute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if getattr(func, "__self__", None) is _REQUIRES_GRAD and self.context.batched(args[0]):
@@ -243,6 +255,12 @@ def stored_as(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
 
 def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", function))
+
+
+def writes_in_place(function: Callable[..., Any]) -> bool:
+    """True if a function writes into its first argument."""
+    name = function_name(function)
+    return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))
 
 
 def arguments(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

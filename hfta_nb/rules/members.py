@@ -17,6 +17,7 @@ from hfta_nb.rules.base import (
     memory_order,
     stored_as,
     without_gaps,
+    writes_in_place,
 )
 
 RANDOM = "member by member, each with its own random numbers"
@@ -129,12 +130,6 @@ def by_members(context: Context, function: Callable[..., Any], args: Any, kwargs
 
 _RESHAPING = ("t_", "transpose_", "swapaxes_", "squeeze_", "unsqueeze_", "as_strided_")
 """Functions that change a tensor's shape or strides but not its memory."""
-
-
-def writes_in_place(function: Callable[..., Any]) -> bool:
-    """True if a function writes into its first argument."""
-    name = function_name(function)
-    return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))
 
 
 def torch_kernel_per_member(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

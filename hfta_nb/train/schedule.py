@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
-from hfta_nb.array.access import checkpoint, fuse_roomy, seeded_state, untimed_block_size
+from hfta_nb.array.access import checkpoint, fuse_roomy, plain_copy, seeded_state, untimed_block_size
 from hfta_nb.data import AnyData, placed
 from hfta_nb.errors import MemberError, StoreError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
@@ -333,7 +333,9 @@ class Schedule:
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         steps = self.batches(group)
         if group.serial:
-            return PlainStep(modules[0], group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
+            return PlainStep(
+                plain_copy(modules[0]), group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps
+            )
         seeds = [v.seed for v in (*group.variants, *(v for v, _ in group.likes))]
         array = fuse(modules, seeds, verify=s.verify) if s.slots is None else fuse_roomy(modules, seeds, s.verify)
         array.generators.states = generators.states

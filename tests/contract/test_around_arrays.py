@@ -23,6 +23,7 @@ def mlp(dropout: float = 0.0) -> nn.Module:
 
 
 @pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_a_checkpoint_around_an_array_is_refused(warm: bool, verified: None) -> None:
     array, x = hfta.fuse(make(mlp, 3, DOUBLE, CPU)), torch.randn(4, 5, dtype=DOUBLE, requires_grad=True)
     for _ in range(CALLS if warm else 0):
@@ -31,6 +32,7 @@ def test_a_checkpoint_around_an_array_is_refused(warm: bool, verified: None) -> 
         checkpoint(lambda z: array(z.clone()).exp(), x, use_reentrant=False).sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_a_reentrant_checkpoint_around_an_array(verified: None) -> None:
     modules, x = make(mlp, 3, DOUBLE, CPU), torch.randn(4, 5, dtype=DOUBLE, requires_grad=True)
     array = hfta.fuse(modules)
@@ -45,6 +47,7 @@ def test_a_reentrant_checkpoint_around_an_array(verified: None) -> None:
 
 
 @pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_random_numbers_are_not_drawn_again_in_a_backward(warm: bool, verified: None) -> None:
     array, x = hfta.fuse(make(lambda: mlp(0.5), 3, DOUBLE, CPU)), torch.randn(4, 5, dtype=DOUBLE, requires_grad=True)
     for _ in range(CALLS if warm else 0):

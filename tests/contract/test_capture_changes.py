@@ -121,6 +121,7 @@ def test_a_change_of_the_loss_is_seen(x: Tensor, y: Tensor, monkeypatch: pytest.
         compare_backward(array, other, loss, x, y)
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_other_inputs_and_settings_of_torch_are_other_calls(x: Tensor, y: Tensor) -> None:
     array, other = pair(mlp, x.device)
     warm_backward(array, other, loss_of, x, y)

@@ -184,6 +184,7 @@ def test_the_same_graph_twice(x: Tensor, device: torch.device) -> None:
     same(array, other)
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_gradients_of_gradients(x: Tensor, device: torch.device) -> None:
     array, other = pair(plain, device)
     leaves = [x.clone().requires_grad_() for _ in range(2)]
@@ -198,6 +199,7 @@ def test_gradients_of_gradients(x: Tensor, device: torch.device) -> None:
         same(array, other)
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_gradients_of_inputs(x: Tensor, device: torch.device) -> None:
     array, other = pair(mlp, device)
     factor = torch.ones((), dtype=x.dtype, device=device, requires_grad=True)

@@ -124,6 +124,7 @@ def test_same_numbers(make: Callable[[], nn.Module], size: int, device: torch.de
             optimizer.step()
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_the_split_form_and_the_gradient_of_the_input(device: torch.device) -> None:
     plain, again = arrays(Blocks, device)
     x, _ = batch(device)
@@ -178,6 +179,7 @@ def test_surgery_keeps_it(device: torch.device) -> None:
     assert part.engine.segments == again.engine.segments
 
 
+@pytest.mark.filterwarnings("ignore:members .* share")
 def test_it_takes_less_memory(device: torch.device) -> None:
     peaks = []
     layers = [m for _ in range(16) for m in (nn.Linear(64, 64), nn.Tanh())]

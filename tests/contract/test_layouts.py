@@ -291,6 +291,7 @@ def test_images_that_come_out_lie_in_memory_as_they_did(faster: list[str], devic
     assert len(strides) == 1
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_images_through_which_a_gradient_is_wanted_stay(faster: list[str], device: torch.device) -> None:
     array, plain = fused(Net, device), fused(Net, device, strategy="fixed")
     array.block_size = plain.block_size = 1

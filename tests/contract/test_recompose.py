@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_steps_of_padded_members_are_replayed_after_a_validation() -> None:
 
 def test_members_of_other_architecture_are_refused() -> None:
     step = fused("sgd", [0, 1])
-    before = step.array.state_dict()
+    before = copy.deepcopy(step.array.state_dict())
     with pytest.raises(FusionError, match="members of different architecture"):
         put_member(step, 1, Origin(fused("sgd", [7], [4]), 0))
     for name, value in step.array.state_dict().items():

@@ -128,6 +128,7 @@ class Blocking(nn.Module):
 
 @pytest.mark.parametrize("form", ["backward", "array(x)", "array(x), compared at once"])
 @pytest.mark.parametrize("own", [False, True], ids=["shared", "per member"])
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_gradients_of_inputs_are_compared(
     form: str, own: bool, verified: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_gradients_of_inputs_are_compared(
 
 
 @pytest.mark.parametrize("form", ["backward", "array(x)"])
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_right_gradients_of_inputs_are_taken_for_right(form: str, verified: None) -> None:
     y = torch.randn(6, 5, dtype=torch.float64)
     array = hfta.fuse(make(lambda: nn.Sequential(nn.Linear(5, 5), nn.Tanh()), 3, torch.float64, CPU))
@@ -167,6 +169,7 @@ def test_right_gradients_of_inputs_are_taken_for_right(form: str, verified: None
     assert array.block_size == 3
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_an_input_that_is_the_target_too_gets_its_gradient_once(verified: None) -> None:
     modules = make(lambda: nn.Linear(5, 5), 3, torch.float64, CPU)
     array, x = hfta.fuse(modules), torch.randn(6, 5, dtype=torch.float64, requires_grad=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 from pathlib import Path
 from typing import Any
@@ -66,10 +65,11 @@ def test_a_loop_that_was_saved_goes_on_exactly(tmp_path: Path) -> None:
     torch.testing.assert_close(train(second, data[5:]), whole[5:], rtol=1e-10, atol=1e-10)
 
 
-def test_safetensors_takes_the_dict_as_it_is(tmp_path: Path) -> None:
+def test_safetensors_takes_clones_and_the_random_streams(tmp_path: Path) -> None:
     first, second = made(0), made(100)
     train(first, batches(2))
-    save_file(first[0].state_dict(), str(tmp_path / "array.safetensors"))
+    state = {name: value.clone() for name, value in first[0].state_dict().items()}
+    save_file(state | {"_extra_state": first[0].get_extra_state()}, str(tmp_path / "array.safetensors"))
     second[0].load_state_dict(load_file(str(tmp_path / "array.safetensors")))
     x = batches(1)[0][0]
     assert torch.equal(first[0](x), second[0](x))  # with the same dropout, too
@@ -79,28 +79,32 @@ def test_safetensors_takes_the_dict_as_it_is(tmp_path: Path) -> None:
 def test_every_entry_has_a_member_axis_and_members_have_plain_keys() -> None:
     array = made(0)[0]
     state = array.state_dict()
-    assert [n for n in state if n != "_extra_state"] == list(build().state_dict())
+    assert list(state) == list(build().state_dict())
     assert all(v.shape[0] == 3 for v in state.values())
     assert list(array[1].state_dict()) == list(build().state_dict())
 
 
-def test_the_state_dict_is_a_copy_unless_asked_otherwise() -> None:
+def test_the_state_dict_refers_to_the_weights() -> None:
     array = made(0)[0]
-    kept = array.state_dict()
-    before = copy.deepcopy(kept)
+    state = array.state_dict()
     with torch.no_grad():
         array.get_parameter("0.weight").add_(1)
-    assert all(torch.equal(v, before[k]) for k, v in kept.items())
+    state["1.running_mean"].fill_(3)
+    assert torch.equal(state["0.weight"], array.get_parameter("0.weight"))
+    assert bool((array[2].get_buffer("1.running_mean") == 3).all())
+    assert not any(value.requires_grad for value in state.values())
     assert array.state_dict(keep_vars=True)["0.weight"] is array.get_parameter("0.weight")
 
 
 def test_a_dict_of_an_older_version_is_taken_and_other_keys_are_errors() -> None:
     first, second = made(0)[0], made(100)[0]
     state = first.state_dict()
-    streams = state.pop("_extra_state")
-    before = second.state_dict()["_extra_state"]
-    second.load_state_dict(state)
-    assert torch.equal(second.state_dict()["_extra_state"], before)
+    streams = first.get_extra_state()
+    before = second.get_extra_state()
+    second.load_state_dict(dict(state))  # without torch's metadata, where the streams are
+    assert torch.equal(second.get_extra_state(), before)
+    second.load_state_dict({**state, "_extra_state": streams})
+    assert torch.equal(second.get_extra_state(), streams)
     assert torch.equal(second.get_parameter("0.weight"), first.get_parameter("0.weight"))
     with pytest.raises(RuntimeError, match=r"Missing key.*0\.weight"):
         second.load_state_dict({k: v for k, v in state.items() if k != "0.weight"})
@@ -117,7 +121,8 @@ def test_a_dict_of_an_older_version_is_taken_and_other_keys_are_errors() -> None
 def test_a_row_of_the_dict_is_a_member() -> None:
     first, second = made(0)[0], made(100)[0]
     row = {name: value[2] for name, value in first.state_dict().items()}
-    second.load_member(0, row)
+    build().load_state_dict(row)
+    second.load_member(0, {**row, "_extra_state": first.get_extra_state()[2]})
     x = batches(1)[0][0]
     assert torch.equal(first(x)[2], second(x)[0])
     assert list(first.narrower(2)(row)) == list(build().state_dict())

@@ -1,0 +1,126 @@
+"""Kind 15: what a call changes is put back before it is repeated, for members of unlike width too.
+
+The width follows from the seed: members 0 and 2 have one architecture, and are not adjacent.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.contract.handed_over import Situation, numbers
+
+WIDTHS = (6, 9, 6)
+
+
+def width() -> int:
+    """Of the member that is being built."""
+    return WIDTHS[torch.initial_seed() % len(WIDTHS)]
+
+
+class Coded(nn.Module):
+    """A frozen codebook that follows by a moving average, as in VQ-VAE."""
+
+    def __init__(self, where: str = "") -> None:
+        super().__init__()
+        self.where = where
+        self.encoder, self.decoder = (
+            nn.Sequential(nn.Linear(4, width()), nn.Tanh(), nn.Linear(width(), 3)),
+            nn.Linear(3, 1),
+        )
+        self.codes = nn.Embedding(5, 3)
+        self.codes.weight.requires_grad_(False)
+        self.mean = nn.Parameter(self.codes.weight.detach().clone(), requires_grad=False)
+        self.count = nn.Parameter(torch.ones(5), requires_grad=False)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.encoder(x)
+        near = (z[:, None] - self.codes.weight[None]).square().sum(-1).argmin(1)
+        code = self.codes.weight[near]
+        found: Tensor = self.decoder(z + (code - z).detach())
+        self.calls += self.where == "warm-up"
+        if self.training and (self.where != "warm-up" or self.calls > 5):
+            self.follow(z.detach(), F.one_hot(near, 5).to(z))
+        return found
+
+    @torch.no_grad()
+    def follow(self, z: Tensor, chosen: Tensor) -> None:
+        self.count.data.mul_(0.9).add_(chosen.sum(0), alpha=0.1)
+        self.mean.data.mul_(0.9).add_(chosen.T @ z, alpha=0.1)
+        if self.where == "assigned":
+            self.codes.weight.data = self.mean / self.count[:, None]
+        else:
+            self.codes.weight.data.copy_(self.mean / self.count[:, None])
+
+
+class Followed(nn.Module):
+    """A teacher that follows the student in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Sequential(nn.Linear(4, width()), nn.Tanh(), nn.Linear(width(), 1))
+        self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.student(x) + 0.5 * self.teacher(x)
+        if self.training:
+            with torch.no_grad():
+                torch._foreach_lerp_(list(self.teacher.parameters()), list(self.student.parameters()), 0.2)
+        return found
+
+
+class Limited(nn.Module):
+    """Trained weights with a limit in forward, which begins to act in a later call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, width()), nn.Linear(width(), 1)
+        with torch.no_grad():
+            self.last.weight.clamp_(-0.3, 0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last.weight.data.clamp_(-0.32, 0.32)
+        found: Tensor = self.last(torch.tanh(self.inner(x)))
+        return found
+
+
+class Keeping(nn.Module):
+    """Attributes, a buffer and a frozen parameter, each changed in its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, width()), nn.Linear(width(), 1)
+        self.register_buffer("seen", torch.zeros(width()))
+        self.shift = nn.Parameter(torch.zeros(1), requires_grad=False)
+        self.calls, self.log = 0, [0.0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.inner(x))
+        found: Tensor = self.last(h - self.seen) * (1 + 0.1 * self.calls) + self.shift + self.log[-1]
+        if self.training:
+            self.calls += 1
+            self.log.append(0.01 * self.calls)
+            self.seen = 0.9 * self.seen + 0.1 * h.detach().mean(0)
+            self.shift.data.add_(0.1 * h.detach().mean())
+        return found
+
+
+def row(name: str, build: Any) -> Situation:
+    return Situation(
+        15, name, lambda: F.mse_loss, build, y=numbers(12, 1, seed=1), forms=("backward", "losses", "forward")
+    )
+
+
+SITUATIONS = [
+    row("codebook", Coded),
+    row("assigned codebook", lambda: Coded("assigned")),
+    row("codebook after a warm-up", lambda: Coded("warm-up")),
+    row("teacher", Followed),
+    row("limited weights", Limited),
+    row("attributes and buffers", Keeping),
+]

@@ -1,0 +1,159 @@
+"""Modules and parameters that several members share when they are fused."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import hfta_nb as hfta
+from hfta_nb.errors import ArrayWarning, FusionError
+from tests.contract.handed_over import STEPS, numbers
+
+X, Y = numbers(12, 4), numbers(12, 1, seed=1)
+
+pytestmark = pytest.mark.usefixtures("verified")
+
+
+def trunk(norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(4, 6), nn.BatchNorm1d(6, affine=False) if norm else nn.Tanh()]
+    return nn.Sequential(*layers).double()
+
+
+def head(width: int = 5) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 1)).double()
+
+
+def over(shared: nn.Module, widths: tuple[int, ...] = (5, 5, 5)) -> list[nn.Module]:
+    return [nn.Sequential(shared, head(width)) for width in widths]
+
+
+class Tied(nn.Module):
+    """A parameter that members share without sharing a module."""
+
+    def __init__(self, scale: nn.Parameter) -> None:
+        super().__init__()
+        self.inner, self.scale = nn.Linear(4, 1).double(), scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.inner(x * self.scale)
+        return found
+
+
+class Coded(nn.Module):
+    """A frozen codebook that follows in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(numbers(4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = x - self.codes
+        self.codes.data.lerp_(x.detach().mean(0), 0.1)
+        return found
+
+
+def nested() -> list[nn.Module]:
+    shared = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).double()
+    return [nn.Sequential(nn.Sequential(nn.Linear(4, 4).double(), shared), nn.Linear(4, 1).double()) for _ in range(3)]
+
+
+TRAINED: dict[str, tuple[Callable[[], list[nn.Module]], str]] = {
+    "trunk": (
+        lambda: over(trunk()),
+        "members 0, 1, 2 share `0`: each gets a copy.*deepcopy.*several heads.*requires_grad_",
+    ),
+    "trunk of unlike heads": (lambda: over(trunk(), (5, 7, 5)), "members 0, 1, 2 share `0`"),
+    "some of the members": (lambda: [*over(trunk()), *over(trunk(), (5,))], "members 0, 1, 2 share `0`"),
+    "inner module": (nested, r"share `0\.1`"),
+    "parameter": (lambda: [Tied(p) for p in [nn.Parameter(numbers(4))] for _ in range(3)], "share `scale`"),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_trained_is_told_and_copied(name: str) -> None:
+    build, message = TRAINED[name]
+    modules = build()
+    plain = copy.deepcopy(modules)
+    plain = [copy.deepcopy(module) for module in plain]  # the copies that are told of
+    with pytest.warns(ArrayWarning, match=message) as told:
+        array = hfta.fuse(modules)
+    assert len(told) == 1
+    optimizer = hfta.optim.SGD(array, lr=0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        losses = array.backward(F.mse_loss, X, Y)
+        optimizer.step()
+    for i, module in enumerate(plain):
+        own = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(STEPS):
+            own.zero_grad()
+            loss = F.mse_loss(module(X), Y)
+            loss.backward()
+            own.step()
+        torch.testing.assert_close(losses[i], loss.detach(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("widths", [(5, 5, 5), (5, 7, 5)], ids=["alike", "unlike"])
+def test_a_frozen_trunk_needs_no_warning(widths: tuple[int, ...]) -> None:
+    array = hfta.fuse(over(trunk(norm=True).eval().requires_grad_(False), widths))
+    array.eval()
+    array.backward(F.mse_loss, X, Y)
+    hfta.fuse(over(nn.Tanh(), widths))  # nothing to share
+
+
+@pytest.mark.parametrize("widths", [(5, 5, 5), (5, 7, 5)], ids=["alike", "unlike"])
+def test_a_call_that_changes_shared_buffers_is_told(widths: tuple[int, ...]) -> None:
+    array = hfta.fuse(over(trunk(norm=True).requires_grad_(False), widths))
+    with pytest.warns(ArrayWarning, match=r"share `0\.1\.running_mean`, which the model changes.*eval\(\)"):
+        array.backward(F.mse_loss, X, Y)
+    array.backward(F.mse_loss, X[:6], Y[:6])  # once
+
+
+def test_a_call_that_changes_a_shared_codebook_is_told() -> None:
+    shared = Coded()
+    array = hfta.fuse([nn.Sequential(shared, nn.Linear(4, 1).double()) for _ in range(3)])
+    with pytest.warns(ArrayWarning, match=r"share `0\.codes`"):
+        array(X)
+
+
+def test_own_copies_need_no_warning() -> None:
+    shared = trunk()
+    array = hfta.fuse([nn.Sequential(copy.deepcopy(shared), head()) for _ in range(3)])
+    array.backward(F.mse_loss, X, Y)
+    hfta.fuse([*array])
+    hfta.join(array, array)
+
+
+def test_one_module_twice_is_refused() -> None:
+    module = head()
+    with pytest.raises(FusionError, match="the same module as member 0"):
+        hfta.fuse([module, module])
+
+
+@pytest.mark.parametrize("across", ["auto", "never"])
+def test_a_study_s_members_train_copies_too(across: str, tmp_path: Path) -> None:
+    shared = trunk()
+    before = copy.deepcopy(shared.state_dict())
+
+    def build(width: int = 5) -> nn.Module:
+        return nn.Sequential(shared, head(width))
+
+    data = (X, Y, X, Y)
+    grid = {"seed": [0, 1], "width": [5, 7]}
+    study = hfta.Study(build, grid, data, epochs=2, loss=F.mse_loss, device="cpu", lr=0.1, dtype="float64",
+                       batch_size=12, monitor="val_loss", directory=tmp_path, across=across)  # fmt: skip
+    with pytest.warns(ArrayWarning, match="share `0`"):
+        study.fit(progress=False)
+    torch.testing.assert_close(dict(shared.state_dict()), dict(before), rtol=0, atol=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ArrayWarning)
+        assert study.check(members=[0, 3])["equal"].all()
+    torch.testing.assert_close(dict(shared.state_dict()), dict(before), rtol=0, atol=0)

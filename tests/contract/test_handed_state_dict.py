@@ -1,0 +1,180 @@
+"""An array's `state_dict` refers to the weights, and its rows are those of the plain modules."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+
+import hfta_nb as hfta
+from hfta_nb.errors import FusionError
+from tests.contract.handed_over import STEPS, numbers
+
+WIDTHS = {"alike": (8, 8, 8), "unlike": (8, 5, 6)}
+X, Y = numbers(12, 4), numbers(12, 1, seed=1)
+
+pytestmark = pytest.mark.usefixtures("verified")
+
+
+def build(member: int, width: int = 8) -> nn.Module:
+    torch.manual_seed(member)
+    layers = (nn.Linear(4, width, bias=False), nn.BatchNorm1d(width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, 1))
+    return nn.Sequential(*layers).double()
+
+
+def fused(widths: Sequence[int] = WIDTHS["alike"], seed: int = 50) -> hfta.FusedArray:
+    return hfta.fuse([build(i, w) for i, w in enumerate(widths)], seeds=[seed + i for i in range(len(widths))])
+
+
+@torch.no_grad()
+def yolo(average: Any, model: Any) -> None:
+    theirs = model.state_dict()
+    for name, value in average.state_dict().items():
+        if value.dtype.is_floating_point:
+            value *= 0.9
+            value += 0.1 * theirs[name].detach()
+
+
+@torch.no_grad()
+def timm(average: Any, model: Any) -> None:
+    for mean, value in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+        mean.copy_(0.9 * mean + 0.1 * value)
+
+
+def by_data(average: Any, model: Any) -> None:
+    for mean, value in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
+        mean.data.copy_(value.data)
+
+
+@torch.no_grad()
+def pulled_back(average: Any, model: Any) -> None:
+    yolo(average, model)
+    for value, mean in zip(model.state_dict().values(), average.state_dict().values(), strict=True):
+        if value.is_floating_point():
+            value.lerp_(mean, 0.5)
+
+
+@torch.no_grad()
+def shifted(average: Any, model: Any) -> None:
+    for value in model.state_dict().values():
+        value.add_(1) if value.is_floating_point() else None
+
+
+def loaded(average: Any, model: Any) -> None:
+    average.load_state_dict(model.state_dict())
+
+
+def in_part(average: Any, model: Any) -> None:
+    average.load_state_dict({k: v for k, v in model.state_dict().items() if k.startswith("0")}, strict=False)
+
+
+def trained(model: Any, form: str, after: Callable[[Any, Any], None], optimizer: Any) -> list[Any]:
+    """The model, and its average, after some steps, each followed by `after`."""
+    average = copy.deepcopy(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        if form == "backward":
+            model.backward(F.mse_loss, X, Y)
+        elif form == "forward":
+            out = model(X)
+            torch.stack([F.mse_loss(row, Y) for row in out]).sum().backward()
+        else:
+            F.mse_loss(model(X), Y).backward()
+        optimizer.step()
+        after(average, model)
+    return [model, average]
+
+
+@pytest.mark.parametrize(
+    "after", [yolo, timm, by_data, pulled_back, shifted, loaded, in_part], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize(("widths", "form"), [("alike", "backward"), ("alike", "forward"), ("unlike", "backward")])
+def test_writing_to_its_tensors_is_writing_to_the_array(widths: str, form: str, after: Callable[..., None]) -> None:
+    array = fused(WIDTHS[widths])
+    found = trained(array, form, after, hfta.optim.SGD(array, lr=0.05))
+    for i, width in enumerate(WIDTHS[widths]):
+        module = build(i, width)
+        torch.manual_seed(50 + i)
+        expected = trained(module, "plain", after, torch.optim.SGD(module.parameters(), lr=0.05))
+        for mine, theirs in zip(found, expected, strict=True):
+            row = {name: value[i] for name, value in mine.state_dict().items()}
+            plain = build(9, width)
+            plain.load_state_dict(mine.narrower(i)(row) if widths == "unlike" else row, strict=True)
+            torch.testing.assert_close(plain.state_dict(), theirs.state_dict(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_buffers": True}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}], ids=str)
+def test_averaged_models(options: dict[str, Any]) -> None:
+    batches = [(numbers(12, 4, seed=n),) for n in range(3)]
+
+    def averaged(model: Any, optimizer: Any, backward: Callable[[], Any]) -> tuple[Any, Tensor]:
+        average = AveragedModel(model, **options)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            backward()
+            optimizer.step()
+            average.update_parameters(model)
+        update_bn(batches, average)
+        average.eval()
+        with torch.no_grad():
+            return average, average(X)
+
+    array = fused()
+    average, out = averaged(array, hfta.optim.Adam(array, lr=0.01), lambda: array.backward(F.mse_loss, X, Y))
+    for i in range(3):
+        module = build(i)
+        torch.manual_seed(50 + i)
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        _, own = averaged(module, optimizer, lambda m=module: F.mse_loss(m(X), Y).backward())  # type: ignore[misc]
+        torch.testing.assert_close(out[i], own, rtol=1e-10, atol=1e-10)
+    other = AveragedModel(fused(seed=90), **options)
+    other.load_state_dict(through_file(average.state_dict()))
+    assert torch.equal(average.train()(X), other.train()(X))
+
+
+def through_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file)
+
+
+@pytest.mark.parametrize("way", [through_file, copy.deepcopy, lambda state: state], ids=["file", "copy", "itself"])
+def test_random_streams_go_along_beside_the_keys(way: Callable[[Any], Any]) -> None:
+    array, other = fused(), fused(seed=90)
+    array(X)
+    kept = way(array.state_dict())
+    assert list(kept) == list(build(0).state_dict())
+    other.load_state_dict(kept)
+    assert torch.equal(array(X), other(X))
+
+
+def test_the_arguments_are_torch_s() -> None:
+    array = fused()
+    assert list(array.state_dict(prefix="model.")) == [f"model.{name}" for name in build(0).state_dict()]
+    given: dict[str, Any] = {"step": 1}
+    assert array.state_dict(destination=given) is given
+    assert list(given) == ["step", *build(0).state_dict()]
+    kept = array.state_dict(keep_vars=True)
+    assert all(kept[name] is p for name, p in array.named_parameters())
+    with pytest.raises(FusionError, match="assign=True"):
+        array.load_state_dict(array.state_dict(), assign=True)
+    for name, value in array.state_dict().items():
+        own = build(0).state_dict()[name]
+        assert (value.dtype, value.device, value[0].shape) == (own.dtype, own.device, own.shape)
+
+
+def test_the_state_of_members_of_other_widths_is_refused() -> None:
+    array, other = fused((8, 5, 6)), fused((5, 8, 6))
+    with pytest.raises(FusionError, match="other widths"):
+        array.load_state_dict(other.state_dict())
+    before = array(X)
+    array.load_state_dict(fused((8, 5, 6), seed=7).state_dict())
+    assert before.shape == array(X).shape
