@@ -16,9 +16,9 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from hfta_nb.errors import FamilyError, MemberError
+from hfta_nb.broadcasts import called
+from hfta_nb.errors import FamilyError, HftaError, MemberError
 from hfta_nb.own_lines import told
-from hfta_nb.targets import shaped_as
 
 PACKAGE = "torchmetrics"
 
@@ -284,9 +284,11 @@ class Accumulators:
         """
         for name, kept in self.kept.items():
             for i, (accumulator, prediction) in enumerate(zip(kept, scores[name], strict=True)):
-                target = shaped_as(_of_member(y, i) if own else y, prediction)
+                target = _of_member(y, i) if own else y
                 try:
-                    accumulator.update(prediction, target)
+                    called(accumulator.update, prediction, target, f"metric {name}", self.factories[name])
+                except HftaError:
+                    raise
                 except Exception as error:
                     raise _failed(name, i, error) from error
 

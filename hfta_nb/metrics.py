@@ -134,8 +134,9 @@ def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor
     return see
 
 
-def _of_prediction(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    return lambda output, target: function(prediction(output), target)
+def _of_logits(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction and its targets, both ``[N]`` or ``[N, 1]``."""
+    return lambda output, target: function(prediction(output).reshape(-1), target.reshape(-1).long())
 
 
 def _of_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
@@ -167,7 +168,7 @@ perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
 mean_iou = Metric(_seen(_overlaps), finish=_mean_iou)
 """Mean over the classes that occur of intersection over union, each counted over all samples."""
 
-auroc = Metric(_of_prediction(_ranks), finish=_auroc)
+auroc = Metric(_of_logits(_ranks), finish=_auroc)
 """Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
 without positives or negatives."""
 

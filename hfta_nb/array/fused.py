@@ -21,6 +21,7 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
+from hfta_nb.broadcasts import called
 from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import call_module, target_of
@@ -233,7 +234,7 @@ class FusedArray(Adjustable, Answering, Savable):
 
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             given, target = inputs.structure(leaves)
-            return function(call_module(module, given), target)
+            return called(function, call_module(module, given), target)
 
         def run() -> Any:
             with threads.thread_scope(self._state.settings.threads):

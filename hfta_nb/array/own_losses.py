@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array.storage import take
+from hfta_nb.broadcasts import called
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install
@@ -42,7 +43,7 @@ class OwnLoss(nn.Module):
         Raises:
             FusionError: it is not a scalar.
         """
-        return scalar(self.__dict__["function"](output, target))
+        return scalar(called(self.__dict__["function"], output, target))
 
 
 class LossCalls:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.broadcasts import called
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
@@ -71,7 +72,7 @@ def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Cal
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
         given, target = inputs.structure(leaves)
-        result = loss_fn(call_module(module, given), target)
+        result = called(loss_fn, call_module(module, given), target)
         loss, aux = result if has_aux else (result, None)
         return scalar(loss), aux
 

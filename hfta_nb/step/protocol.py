@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeAlias
 from torch import Tensor, nn
 
 from hfta_nb.array.access import Arguments, call_module, tensor_map
-from hfta_nb.losses import Loss, Target
+from hfta_nb.broadcasts import called
+from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step.precision import whole
-from hfta_nb.targets import shaped_as
 
 Objective: TypeAlias = Loss | Sequence[Phase]
 """What is minimised: one loss, or the phases of a step, each with its own."""
@@ -100,10 +100,9 @@ def scorer(loss: Loss, metrics: Mapping[str, Metric]) -> Callable[[Any, Any], tu
     functions = {name: metric.function for name, metric in metrics.items()}
 
     def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
-        target = _shaped_as(target, output)
-        value = loss(output, target)
+        value = called(loss, output, target, "loss")
         still = tensor_map(_still, output)
-        return value, {name: function(still, target) for name, function in functions.items()}
+        return value, {name: called(f, still, target, f"metric {name}") for name, f in functions.items()}
 
     return score
 
@@ -114,17 +113,10 @@ def metrics_alone(metrics: Mapping[str, Metric]) -> Callable[[Any, Any], Scores]
     functions = {name: metric.function for name, metric in metrics.items()}
 
     def score(output: Any, target: Any) -> Scores:
-        target, still = _shaped_as(target, output), tensor_map(_still, output)
-        return {name: function(still, target) for name, function in functions.items()}
+        still = tensor_map(_still, output)
+        return {name: called(f, still, target, f"metric {name}") for name, f in functions.items()}
 
     return score
-
-
-def _shaped_as(target: Any, output: Any) -> Any:
-    """The target as losses and metrics get it; see `shaped_as`."""
-    if isinstance(target, Target):
-        return target._replace(y=shaped_as(target.y, output))
-    return shaped_as(target, output)
 
 
 def _still(output: Tensor) -> Tensor:
