@@ -332,8 +332,9 @@ class Accumulators:
 
 def _of_member(y: Any, member: int) -> Any:
     if isinstance(y, tuple):
-        return tuple(t[member] for t in y)
-    return {k: t[member] for k, t in y.items()} if isinstance(y, dict) else y[member]
+        parts = [_of_member(t, member) for t in y]
+        return type(y)(*parts) if hasattr(y, "_fields") else tuple(parts)
+    return {k: _of_member(t, member) for k, t in y.items()} if isinstance(y, dict) else y[member]
 
 
 def _failed(name: str, member: int, error: Exception) -> MemberError:

@@ -136,7 +136,7 @@ class _Suspect(NamedTuple):
     def error(self, func: Callable[..., Any]) -> BroadcastError:
         one, other = (list(shape) for shape in self.pair)
         return BroadcastError(
-            f"{_name(func)} broadcasts {one} and {other} to {list(self.shape)}, each entry of one with all of the other",
+            f"{_name(func)} broadcasts {one} and {other} to {list(self.shape)}, each of one with all of the other",
             accepted="one shape for both",
             remedy="write output.squeeze(-1), or target.unsqueeze(-1); all pairs, if they are meant, are output and "
             "target[None]; losses by name, such as loss='mse', fit targets to outputs",

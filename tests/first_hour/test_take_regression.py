@@ -175,7 +175,7 @@ def test_torchmetrics_get_targets_as_they_are(tmp_path: Path) -> None:
     study = trained(Column, FORMS["columns"], tmp_path / "columns", metrics=metrics)
     expected = F.mse_loss(predicted(study), VALIDATION[1]).item()
     assert study.results().iloc[0]["val_mse"] == pytest.approx(expected)
-    with pytest.raises(MemberError, match="metric mse: .* expected to have the same shape"):
+    with pytest.raises(MemberError, match=r"metric mse: .* expected to have the same shape"):
         trained(Column, FORMS["tensors"], tmp_path / "tensors", metrics=metrics)
 
 
