@@ -144,9 +144,22 @@ def _of_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, 
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
-        return function(found, shaped_as(as_numbers(target, found), found))
+        numbers = shaped_as(as_numbers(target, found), found)
+        if not _fits(numbers.shape, found.shape):
+            raise FamilyError(
+                "outputs and targets are of unlike shape",
+                where="metric mae",
+                got=[list(found.shape), list(target.shape)],
+                remedy="name the study's metrics, functions of your own among them: Study(..., metrics={...}), or {}",
+            )
+        return function(found, numbers)
 
     return see
+
+
+def _fits(shape: torch.Size, whole: torch.Size) -> bool:
+    """True if a tensor of this shape broadcasts to the whole."""
+    return len(shape) <= len(whole) and all(n in (1, m) for n, m in zip(shape[::-1], whole[::-1], strict=False))
 
 
 accuracy = Metric(_seen(_accuracy))

@@ -27,6 +27,7 @@ from hfta_nb.recipes import Family
 from hfta_nb.search import PBT, Halving, Mirror, Searcher
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
+from hfta_nb.study.given_data import kept
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -139,10 +140,14 @@ class Definition:
 
     def _suited(self, data: Any, drop_last: bool) -> AnyData:
         """The data, which suits the family."""
-        self.drop_last = arguments.flag("drop_last", drop_last)
+        self.drop_last, self.handed = arguments.flag("drop_last", drop_last), kept(data)
         found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The data that was handed over is for `check`, which can do without where the study was sent to.
+        return {**self.__dict__, "handed": None}
 
     def _judged(self, given: Any) -> tuple[tuple[str, bool], ...]:
         """The objectives, the first of which is monitored."""

@@ -1,0 +1,274 @@
+"""The loop that one would write for one member: the plain module, and data, loss and metrics as they were handed over.
+
+`Study.check` compares members with it. With a run's own training it shares how a module is built and seeded, torch's
+optimizers, and the random numbers of augmentation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hfta_nb import events as ev
+from hfta_nb.array.access import call_module, tensor_map
+from hfta_nb.errors import StudyError
+from hfta_nb.events import Control, Event
+from hfta_nb.losses import BY_TASK, Loss, NamedLoss, prediction
+from hfta_nb.metrics import Metric, accuracy, mae
+from hfta_nb.plan import Group
+from hfta_nb.recipes import Family
+from hfta_nb.step import Step
+from hfta_nb.study.given_augmentation import BySample
+from hfta_nb.study.given_data import Batch, GivenData
+from hfta_nb.train import Settings, Trainer
+
+Curves = dict[str, list[float]]
+
+ELEMENTWISE = ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits")
+
+
+class UsersLoop:
+    """Trains one member alone.
+
+    Args:
+        settings: of the study.
+        handed: see `GivenData`.
+        group: of the one member.
+        prepare: what is done to its step.
+
+    Attributes:
+        curves: by name, what each epoch gave.
+    """
+
+    def __init__(
+        self, settings: Settings, handed: Any, group: Group, prepare: Callable[[Step], Step] | None = None
+    ) -> None:
+        self.settings, self.row = settings, group.rows[0]
+        self.family, data = settings.family, settings.data
+        self.given = GivenData(handed, data, settings.device, settings.dtype)
+        self.metrics = self.family.metrics_for(data)
+        self.taps = _tapped(self.family, data)
+        own = {"loss": self.taps["loss"]} if not self.family.phases else {
+            "phases": tuple(replace(p, loss=self.taps[p.score]) for p in self.family.phases)
+        }  # fmt: skip
+        trainer = Trainer(replace(settings, family=replace(self.family, metrics={}, **own)), [group], Control())
+        self.plain: Any = trainer.build(group)
+        self.step = self.plain if prepare is None else prepare(self.plain)
+        seed = self.row["data_seed"]
+        self.seed = settings.seed if seed is None else int(seed)
+        self.augmentation = BySample(trainer.data, self.row, self.seed, settings.device)
+        self.curves: Curves = {}
+
+    def epochs(self, count: int) -> Iterator[Event]:
+        """Train; events say that it goes on."""
+        batches = self._batches()
+        for epoch in range(1, count + 1):
+            found = _Means(self.metrics)
+            for x, y in next(batches):
+                self._put(y)
+                self.step.train(x, y)
+                found.add(_size(y), self._losses(), self._output(), y, phases=bool(self.family.phases))
+                yield ev.Heartbeat(time.time())
+            values = {f"train_{name}": value for name, value in found.values().items()}
+            self.step.end_epoch()
+            scales = self.step.scales()
+            if scales is not None:
+                values["train_loss_scale"] = float(scales[0])
+            if self.settings.validates(epoch):
+                values |= {f"val_{name}": value for name, value in self._validated().items()}
+                monitored = values[self.settings.monitor]
+                self.step.end_validation([-monitored if self.settings.maximize else monitored])
+            for name, value in values.items():
+                self.curves.setdefault(name, []).append(value)
+
+    def _batches(self) -> Iterator[Iterator[Batch]]:
+        """For each epoch its batches: a pass through the data, or a number of steps, then of as many as it takes."""
+        most, pass_ = self.settings.steps_per_epoch, 0
+        if most is None:
+            while True:
+                yield self._of_pass(pass_)
+                pass_ += 1
+
+        def endless() -> Iterator[Batch]:
+            number = 0
+            while True:
+                yield from self._of_pass(number)
+                number += 1
+
+        steps = endless()
+        while True:
+            yield (next(steps) for _ in range(most))
+
+    def _of_pass(self, number: int) -> Iterator[Batch]:
+        for place, (x, y) in enumerate(self.given.training(int(self.row["batch_size"]), self.seed, number)):
+            if self.augmentation.on:
+                x, y = self.augmentation.augmented(x, y, number, place)
+            yield self._standardised(x), y
+
+    def _standardised(self, x: Any) -> Any:
+        normalizes = self.augmentation.setting.normalize
+        return self.augmentation.normalized(x) if normalizes else self.given.standardised(x)
+
+    def _put(self, y: Any) -> None:
+        for tap in self.taps.values():
+            tap.target, tap.calls = y, []
+
+    def _losses(self) -> dict[str, float]:
+        """What the losses gave; of a phase that did not come, what it gave before."""
+        found = {name: tap.latest() for name, tap in self.taps.items()}
+        return {"loss": sum(found.values()), **found} if self.family.phases else found
+
+    def _output(self) -> Any:
+        return next(iter(self.taps.values())).output
+
+    @torch.no_grad()
+    def _validated(self) -> dict[str, float]:
+        """Losses are means over samples; a metric sees all samples at once."""
+        found, outputs, targets = _Means({}), [], []
+        for x, y in self.given.validation():
+            x = self._standardised(x)
+            self._put(y)
+            self.step.evaluate(x, y)
+            found.add(_size(y), self._losses(), None, y)
+            if self.family.phases and self.metrics:
+                precision = self.settings.precision
+                with self.plain.generators.member(0), precision.products(), precision.autocast():
+                    outputs.append(call_module(self.plain.module, x))
+            else:
+                outputs.append(self._output())
+            targets.append(y)
+        values = found.values()
+        if self.metrics:
+            output, target = _joined([tensor_map(_still, o) for o in outputs]), _joined(targets)
+            values |= {name: float(_measured(metric)(output, target)) for name, metric in self.metrics.items()}
+        return values
+
+
+class _Tap:
+    """A loss that gets the target that was handed over, and takes down what it gives."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss, self.target = loss, None
+        self.calls: list[tuple[float, Any]] = []
+        self._last = 0.0
+        self.output: Any = None
+
+    def __call__(self, output: Any, target: Any) -> Tensor:
+        value = self.loss(output, self.target)
+        self.calls.append((float(value.detach()), tensor_map(Tensor.detach, output)))
+        return value
+
+    def latest(self) -> float:
+        """The first value since the target was put: optimizers may evaluate the loss again."""
+        if self.calls:
+            self._last, self.output = self.calls[0]
+        return self._last
+
+
+class _Means:
+    """Means over samples, and metrics that are taken batch by batch.
+
+    Args:
+        metrics: of a batch.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self.metrics, self.samples = metrics, 0
+        self.sums: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {}
+
+    def add(self, size: int, losses: Mapping[str, float], output: Any, y: Any, phases: bool = False) -> None:
+        """Add a batch."""
+        found = {name: value * size for name, value in losses.items()}
+        self.samples += size
+        for name, metric in ({} if phases else self.metrics).items():
+            still = tensor_map(_still, output)
+            if metric.accumulator is not None:
+                value = metric.function(still, y)
+                kept = self.kept.setdefault(name, metric.accumulator(value.device))
+                kept.update(value, y)
+            elif metric.finish is not None:
+                found[name] = metric.function(still, y).double()
+            else:
+                found[name] = float(_measured(metric)(still, y)) * size
+        for name, value in found.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def values(self) -> dict[str, float]:
+        """Over all batches."""
+        found: dict[str, float] = {}
+        for name, total in self.sums.items():
+            finish = self.metrics[name].finish if name in self.metrics else None
+            found[name] = total / self.samples if finish is None else float(finish(total))
+        return found | {name: float(kept.compute()) for name, kept in self.kept.items()}
+
+
+def _tapped(family: Family, data: Any) -> dict[str, _Tap]:
+    """By the name of its curve, each loss."""
+    if family.phases:
+        return {phase.score: _Tap(phase.loss) for phase in family.phases}
+    return {"loss": _Tap(_as_torch_has_it(family.loss_for(data)))}
+
+
+def _as_torch_has_it(loss: Loss) -> Loss:
+    """A loss by name, or a task's usual one, written anew where outputs and targets have an entry each; else itself."""
+    name = loss.__name__ if isinstance(loss, NamedLoss) else {BY_TASK["regression"]: "mse_loss"}.get(loss)
+    if name not in ELEMENTWISE:
+        return loss
+    function = getattr(F, str(name))
+
+    def same(output: Any, target: Any) -> Tensor:
+        found = prediction(output)
+        if found.numel() != target.numel():
+            return loss(output, target)
+        y = target if target.is_floating_point() else target.to(found.dtype)
+        return function(found.reshape(-1), y.reshape(-1))  # type: ignore[no-any-return]
+
+    return same
+
+
+def _measured(metric: Metric) -> Callable[[Any, Any], Any]:
+    """A metric, likewise."""
+    if metric is mae:
+        return lambda output, y: (prediction(output).reshape(-1) - y.reshape(-1)).abs().mean()
+    if metric is accuracy:
+        return lambda output, y: _hits(prediction(output), y, metric)
+    return metric
+
+
+def _hits(output: Tensor, y: Tensor, metric: Metric) -> Any:
+    if output.ndim != 2 or output.shape[1] < 2 or y.is_floating_point() or y.numel() != len(output):
+        return metric(output, y)
+    return (output.argmax(1) == y.reshape(-1)).double().mean()
+
+
+def _still(output: Tensor) -> Tensor:
+    """As a metric sees it: not in half precision."""
+    return output.detach().float() if output.dtype in (torch.float16, torch.bfloat16) else output.detach()
+
+
+def _joined(trees: list[Any]) -> Any:
+    """Batches as one."""
+    first = trees[0]
+    if len(trees) == 1:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(trees)
+    if isinstance(first, dict):
+        return {name: _joined([tree[name] for tree in trees]) for name in first}
+    if isinstance(first, tuple | list):
+        parts = [_joined(list(column)) for column in zip(*trees, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+    raise StudyError("the model's outputs can't be put together", got=type(first).__name__)
+
+
+def _size(y: Any) -> int:
+    while isinstance(y, dict | tuple):
+        y = next(iter(y.values())) if isinstance(y, dict) else y[0]
+    return len(y)
