@@ -89,11 +89,10 @@ class BySample:
         if s.horizontal_flip and float(draws.uniform("flip", 1)[0, i]) < s.horizontal_flip:
             image, target = image.flip(-1), target.flip(-1) if masks else target
         if s.color_jitter:
-            image = self._coloured(
-                image, [1 + s.color_jitter * (2 * float(u) - 1) for u in draws.uniform("color", 3)[:, i]]
-            )
+            drawn = draws.uniform("color", 3)[:, i].tolist()
+            image = self._coloured(image, [1 + s.color_jitter * (2 * u - 1) for u in drawn])
         if s.random_erasing:
-            image = self._erased(image, [float(u) for u in draws.uniform("erase", 5)[:, i]])
+            image = self._erased(image, draws.uniform("erase", 5)[:, i].tolist())
         return image, target
 
     def _coloured(self, image: Tensor, factors: list[float]) -> Tensor:
@@ -121,14 +120,15 @@ class BySample:
         return image
 
     def _mixed(self, images: Tensor, targets: Tensor, draws: Draws) -> Batch:
-        from scipy.stats import beta
+        from scipy.special import betaincinv
 
         s, partners = self.setting, draws.partners().tolist()
         seen, aims = images.clone(), targets.clone()
         height, width = images.shape[2:]
         for i, (quantile, which, down, right) in enumerate(draws.uniform("mix", 4).T.tolist()):
             other, cuts = partners[i], bool(s.cutmix) and not (s.mixup and which < 0.5)
-            keep = float(beta.ppf(quantile, s.cutmix if cuts else s.mixup, s.cutmix if cuts else s.mixup))
+            alpha = s.cutmix if cuts else s.mixup
+            keep = float(betaincinv(alpha, alpha, quantile))
             if cuts:
                 side = math.sqrt(1 - keep)
                 tall, wide = math.floor(side * height), math.floor(side * width)

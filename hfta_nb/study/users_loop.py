@@ -63,17 +63,18 @@ class UsersLoop:
         seed = self.row["data_seed"]
         self.seed = settings.seed if seed is None else int(seed)
         self.augmentation = BySample(trainer.data, self.row, self.seed, settings.device)
+        self.latest: dict[str, float] = {}
         self.curves: Curves = {}
 
     def epochs(self, count: int) -> Iterator[Event]:
         """Train; events say that it goes on."""
         batches = self._batches()
         for epoch in range(1, count + 1):
-            found = _Means(self.metrics)
+            found = _Means({} if self.family.phases else self.metrics)
             for x, y in next(batches):
                 self._put(y)
                 self.step.train(x, y)
-                found.add(_size(y), self._losses(), self._output(), y, phases=bool(self.family.phases))
+                found.add(_size(y), self._losses(), self._output(), y)
                 yield ev.Heartbeat(time.time())
             values = {f"train_{name}": value for name, value in found.values().items()}
             self.step.end_epoch()
@@ -120,12 +121,16 @@ class UsersLoop:
             tap.target, tap.calls = y, []
 
     def _losses(self) -> dict[str, float]:
-        """What the losses gave; of a phase that did not come, what it gave before."""
-        found = {name: tap.latest() for name, tap in self.taps.items()}
+        """What the losses gave: the first values, as optimizers may evaluate a loss again. Of a phase that did not come
+        what it gave in training before."""
+        for name, tap in self.taps.items():
+            if tap.calls and self.plain.module.training:
+                self.latest[name] = tap.calls[0][0]
+        found = {name: tap.calls[0][0] if tap.calls else self.latest.get(name, 0.0) for name, tap in self.taps.items()}
         return {"loss": sum(found.values()), **found} if self.family.phases else found
 
     def _output(self) -> Any:
-        return next(iter(self.taps.values())).output
+        return next(tap.calls[0][1] for tap in self.taps.values() if tap.calls)
 
     @torch.no_grad()
     def _validated(self) -> dict[str, float]:
@@ -156,19 +161,11 @@ class _Tap:
     def __init__(self, loss: Loss) -> None:
         self.loss, self.target = loss, None
         self.calls: list[tuple[float, Any]] = []
-        self._last = 0.0
-        self.output: Any = None
 
     def __call__(self, output: Any, target: Any) -> Tensor:
         value = self.loss(output, self.target)
         self.calls.append((float(value.detach()), tensor_map(Tensor.detach, output)))
         return value
-
-    def latest(self) -> float:
-        """The first value since the target was put: optimizers may evaluate the loss again."""
-        if self.calls:
-            self._last, self.output = self.calls[0]
-        return self._last
 
 
 class _Means:
@@ -183,11 +180,11 @@ class _Means:
         self.sums: dict[str, Any] = {}
         self.kept: dict[str, Any] = {}
 
-    def add(self, size: int, losses: Mapping[str, float], output: Any, y: Any, phases: bool = False) -> None:
+    def add(self, size: int, losses: Mapping[str, float], output: Any, y: Any) -> None:
         """Add a batch."""
         found = {name: value * size for name, value in losses.items()}
         self.samples += size
-        for name, metric in ({} if phases else self.metrics).items():
+        for name, metric in self.metrics.items():
             still = tensor_map(_still, output)
             if metric.accumulator is not None:
                 value = metric.function(still, y)
