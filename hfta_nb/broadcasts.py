@@ -159,7 +159,7 @@ def _grown(a: torch.Size, b: torch.Size) -> torch.Size | None:
     if len(a) == len(b) or [n for n in a if n != 1] != [n for n in b if n != 1]:
         return None
     try:
-        both = torch.broadcast_shapes(a, b)
+        both: torch.Size = torch.broadcast_shapes(a, b)  # type: ignore[no-untyped-call]
     except RuntimeError:  # torch tells of it
         return None
     return both if both.numel() > a.numel() else None

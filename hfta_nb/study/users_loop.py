@@ -182,7 +182,7 @@ class _Means:
 
     def add(self, size: int, losses: Mapping[str, float], output: Any, y: Any) -> None:
         """Add a batch."""
-        found = {name: value * size for name, value in losses.items()}
+        found: dict[str, Any] = {name: value * size for name, value in losses.items()}
         self.samples += size
         for name, metric in self.metrics.items():
             still = tensor_map(_still, output)
