@@ -20,9 +20,11 @@ from hfta_nb.errors import BroadcastError
 from hfta_nb.members.tree import flatten
 from hfta_nb.own_lines import own_line
 
-_DROPPING = frozenset(("squeeze", "view", "view_as", "reshape", "reshape_as", "flatten", "ravel", "select", "unbind"))
-_DROPPING |= {"__getitem__"}
-"""Functions that take an axis of length 1 away. One that is added is meant; see `_Watching._source_of`."""
+_DROPPING = frozenset(("squeeze", "view", "view_as", "reshape", "reshape_as", "flatten", "ravel"))
+"""Functions that take an axis of length 1 away. One that is added is meant; see `_Watching._take`."""
+
+_CHOOSING = frozenset(("__getitem__", "select", "unbind"))
+"""Functions that take one entry of an axis."""
 
 _PAIRS = frozenset(("einsum", "tensordot", "outer"))
 """Functions that say themselves which axes belong together."""
@@ -30,11 +32,14 @@ _PAIRS = frozenset(("einsum", "tensordot", "outer"))
 _REDUCING = frozenset(("dist", "pairwise_distance", "cosine_similarity", "allclose"))
 """Functions that broadcast and give fewer numbers, and that have no ``reduction``."""
 
+MOST_SHAPES = 8
+"""So many shapes are looked at for each function; batches of sequences have many, which broadcast alike."""
+
 _checked: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
 
 
 def called(function: Callable[..., Any], output: Any, target: Any, name: str = "", key: Any = None) -> Any:
-    """``function(output, target)``; the first call for these shapes looks for such a broadcast.
+    """``function(output, target)``; the first call for each shape looks for such a broadcast.
 
     Args:
         function: a loss or metric.
@@ -53,7 +58,7 @@ def called(function: Callable[..., Any], output: Any, target: Any, name: str = "
         known = _checked.setdefault(function if key is None else key, set())
     except TypeError:  # neither weak references nor hashes are for all objects
         known = set()
-    if shapes in known or not all(handed):
+    if shapes in known or len(known) >= MOST_SHAPES or not all(handed):
         return function(output, target)
     try:
         with _Watching([v for v, _ in handed[0]], [v for v, _ in handed[1]]):
@@ -117,7 +122,9 @@ class _Watching(TorchFunctionMode):
         """Note what a result comes from, if it still has the axes that were handed over."""
         alike = made.ndim == max(t.ndim for t in given)
         first = known[0][0]
-        dropped = _name(func) in _DROPPING and made.ndim < first.ndim and made.numel() == first.numel()
+        fewer = _name(func) in _DROPPING and made.numel() == first.numel()
+        chosen = _name(func) in _CHOOSING and made.shape[:1] == first.shape[:1]
+        dropped = made.ndim < first.ndim and (fewer or chosen)
         if made.ndim and (alike or dropped):
             self._note(made, frozenset().union(*(source for _, source in known)))
 
