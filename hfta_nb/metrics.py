@@ -139,13 +139,16 @@ def _of_logits(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, T
     return lambda output, target: function(prediction(output).reshape(-1), target.reshape(-1).long())
 
 
-def _of_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Of a model's prediction, and of targets that are numbers, in the prediction's shape."""
+def _of_numbers(function: Callable[[Tensor, Tensor], Tensor], asked: bool = True) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction, and of targets that are numbers, in the prediction's shape; NaN of other shapes where
+    nobody has `asked` for the metric."""
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
         numbers = shaped_as(as_numbers(target, found), found)
         if not _fits(numbers.shape, found.shape):
+            if not asked:
+                return found.new_full((), torch.nan)
             raise FamilyError(
                 "outputs and targets are of unlike shape",
                 where="metric mae",
@@ -172,6 +175,9 @@ top5 = Metric(_seen(_top5))
 mae = Metric(_of_numbers(_mae), maximize=False)
 """Mean absolute error; output and target ``[N, ...]``."""
 
+usual_mae = Metric(_of_numbers(_mae, asked=False), maximize=False)
+"""The same of any loss; NaN where its outputs, quantiles say, have another shape than the targets."""
+
 token_accuracy = Metric(_seen(_hits), finish=_ratio)
 """Fraction of tokens predicted rightly; targets that are `losses.IGNORED` do not count."""
 
@@ -197,7 +203,7 @@ BUILT_IN = {
 
 BY_TASK: dict[str, dict[str, Metric]] = {
     "classification": {"accuracy": accuracy},
-    "regression": {"mae": mae},
+    "regression": {"mae": usual_mae},
     "segmentation": {"mean_iou": mean_iou, "accuracy": accuracy},
     "language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
     "masked_language_model": {"perplexity": perplexity, "accuracy": token_accuracy},

@@ -20,7 +20,7 @@ from hfta_nb.array.access import call_module, tensor_map
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.losses import BY_TASK, Loss, NamedLoss, prediction
-from hfta_nb.metrics import Metric, accuracy, mae
+from hfta_nb.metrics import Metric, accuracy, mae, usual_mae
 from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
 from hfta_nb.step import Step
@@ -215,10 +215,11 @@ def _tapped(family: Family, data: Any) -> dict[str, _Tap]:
 
 def _as_torch_has_it(loss: Loss) -> Loss:
     """A loss by name, or a task's usual one, written anew where outputs and targets have an entry each; else itself."""
-    name = loss.__name__ if isinstance(loss, NamedLoss) else {BY_TASK["regression"]: "mse_loss"}.get(loss)
+    usual = "mse_loss" if loss is BY_TASK["regression"] else ""
+    name = loss.__name__ if isinstance(loss, NamedLoss) else usual
     if name not in ELEMENTWISE:
         return loss
-    function = getattr(F, str(name))
+    function = getattr(F, name)
 
     def same(output: Any, target: Any) -> Tensor:
         found = prediction(output)
@@ -232,11 +233,15 @@ def _as_torch_has_it(loss: Loss) -> Loss:
 
 def _measured(metric: Metric) -> Callable[[Any, Any], Any]:
     """A metric, likewise."""
-    if metric is mae:
-        return lambda output, y: (prediction(output).reshape(-1) - y.reshape(-1)).abs().mean()
+    if metric is mae or metric is usual_mae:
+        return lambda output, y: _apart(prediction(output), y, metric)
     if metric is accuracy:
         return lambda output, y: _hits(prediction(output), y, metric)
     return metric
+
+
+def _apart(output: Tensor, y: Tensor, metric: Metric) -> Any:
+    return (output.reshape(-1) - y.reshape(-1)).abs().mean() if output.numel() == y.numel() else metric(output, y)
 
 
 def _hits(output: Tensor, y: Tensor, metric: Metric) -> Any:

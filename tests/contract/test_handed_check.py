@@ -88,7 +88,7 @@ PICTURES: dict[str, Any] = {
         {"given": ({"x": X}, {"y": (Y,)}, {"x": X}, {"y": (Y,)}), "loss": lambda o, y: squeezed(o, y["y"][0])},
         {"steps_per_epoch": 2, "validate_every": 2, "drop_last": True, "epochs": 4, **OWN},
         {"lr_scheduler": "plateau", "data_seed": 3, **OWN},
-        {"optimizer": "lbfgs", **OWN},
+        pytest.param({"optimizer": "lbfgs", **OWN}, marks=pytest.mark.long),
         PICTURES,
         {**PICTURES, "mixup": 0.3, "normalize": True},
         {**PICTURES, "mixup": 0.3, "cutmix": 0.5, "color_jitter": 0.3, "random_erasing": 0.7},
