@@ -23,7 +23,7 @@ from hfta_nb.losses import BY_TASK, Loss, NamedLoss, prediction
 from hfta_nb.metrics import Metric, accuracy, mae, usual_mae
 from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
-from hfta_nb.step import Step
+from hfta_nb.step import PlainStep, Step
 from hfta_nb.study.given_augmentation import BySample
 from hfta_nb.study.given_data import Batch, GivenData
 from hfta_nb.train import Settings, Trainer
@@ -53,13 +53,16 @@ class UsersLoop:
         self.family, data = settings.family, settings.data
         self.given = GivenData(handed, data, settings.device, settings.dtype)
         self.metrics = self.family.metrics_for(data)
+        trainer = Trainer(settings, [group], Control())
+        built: Any = trainer.build(group)
         self.taps = _tapped(self.family, data)
-        own = {"loss": self.taps["loss"]} if not self.family.phases else {
-            "phases": tuple(replace(p, loss=self.taps[p.score]) for p in self.family.phases)
-        }  # fmt: skip
-        trainer = Trainer(replace(settings, family=replace(self.family, metrics={}, **own)), [group], Control())
-        self.plain: Any = trainer.build(group)
-        self.step = self.plain if prepare is None else prepare(self.plain)
+        phases = tuple(replace(phase, loss=self.taps[phase.score]) for phase in self.family.phases)
+        objective = phases or self.taps["loss"]
+        length = trainer.batches(group)
+        self.plain = PlainStep(
+            built.module, self.row, objective, {}, settings.epochs, built.generators, settings.precision, length
+        )
+        self.step: Step = self.plain if prepare is None else prepare(self.plain)
         seed = self.row["data_seed"]
         self.seed = settings.seed if seed is None else int(seed)
         self.augmentation = BySample(trainer.data, self.row, self.seed, settings.device)
