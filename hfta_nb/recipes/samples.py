@@ -32,7 +32,7 @@ def check_samples(recipe: Family, data: AnyData) -> None:
         )
     if not isinstance(data, Data) or known(data.name):
         return
-    own_model = not recipe.function.__module__.startswith("hfta_nb.")
+    own_model = not str(getattr(recipe.function, "__module__", "")).startswith("hfta_nb.")
     parts = {"x": (data.x, own_model), "y": (data.y, own_loss)}
     parts |= {"x_validation": (data.x_validation, own_model), "y_validation": (data.y_validation, own_loss)}
     for where, (samples, own) in parts.items():
