@@ -1,28 +1,27 @@
 """Data as it was handed over, read as a loop of one's own reads it: what `Study.check` trains on.
 
-Nothing of how a run converts, keeps, draws and moves samples is used here, so that a fault there makes a difference.
+Of tensors, arrays and tables nothing of how a run converts, keeps, draws and moves samples is used here, so that a
+fault there makes a difference. Streams are read as a run reads them.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import default_collate
 
-from hfta_nb.data import AnyData, Data, Stream
-from hfta_nb.data.items import batch_of, stacked
+from hfta_nb.data import Data, Stream
 from hfta_nb.data.streams import is_map_style
 from hfta_nb.data.tensors import split_rows
+from hfta_nb.train import Settings
+from hfta_nb.train.batches import EVALUATION_BATCH, Batches, batches_of
 
-Batch = tuple[Any, Any]
-
-VALIDATION_BATCH = 1024
-"""Samples of data in memory that are validated at once."""
+Pair = tuple[Any, Any]
+"""Inputs and targets of a batch."""
 
 HELD_OUT = 0.2
 """The share that is held out where no validation data was given."""
@@ -38,61 +37,53 @@ def kept(data: Any) -> Any:
 class GivenData:
     """The batches of what was handed over; images of bytes are scaled to values between 0 and 1.
 
+    A stream, and a data set that was read into memory, are read as a run reads streams: batch by batch, from the
+    beginning.
+
     Args:
         handed: what `kept` gave; None for data that is `Data` or a `Stream` already.
-        data: what the study has made of it.
-        device, dtype: of the members.
+        settings: of the study.
+        batch_size: of training.
+        seed: of the order of the samples.
     """
 
-    def __init__(self, handed: Any, data: AnyData, device: torch.device, dtype: torch.dtype) -> None:
-        self.data, self.device, self.dtype = data, device, dtype
-        self._parts = self._read(handed)
-
-    def training(self, batch_size: int, seed: int, pass_: int) -> Iterator[Batch]:
-        """The batches of a pass through the training samples, from 0."""
+    def __init__(self, handed: Any, settings: Settings, batch_size: int, seed: int) -> None:
+        self.data, self.device, self.dtype = settings.data, settings.device, settings.dtype
+        self.batch_size, self.seed = batch_size, seed
+        self.validated = settings.validation_batch_size or EVALUATION_BATCH
+        self._stream: Batches | None = None
         if isinstance(self.data, Stream):
-            yield from map(self._moved, self.data.training.batches(batch_size, seed, pass_))
-            return
-        read, rows = self._parts[0]
-        drawn = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{pass_}".encode()))
-        order = [rows[i] for i in torch.randperm(len(rows), generator=drawn).tolist()]
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            if len(chosen) == batch_size or not self.data.drop_last:
-                yield self._moved(read(chosen))
-
-    def validation(self) -> Iterator[Batch]:
-        """All validation samples."""
-        if isinstance(self.data, Stream):
-            yield from map(self._moved, self.data.validation.batches(VALIDATION_BATCH, 0, 0))
-            return
-        read, rows = self._parts[1]
-        for start in range(0, len(rows), VALIDATION_BATCH):
-            yield self._moved(read(rows[start : start + VALIDATION_BATCH]))
-
-    def _read(self, handed: Any) -> list[tuple[Callable[[Sequence[int]], Batch], Sequence[int]]]:
-        """For training and validation, what reads samples by their numbers, and all numbers."""
-        data = self.data
-        if isinstance(data, Stream):
-            return []
-        if handed is None:
-            pairs: list[Any] = [(data.x, data.y), (data.x_validation, data.y_validation)]
-            return [(_of_tensors(*pair), range(len(_first(pair[0])))) for pair in pairs]
-        if is_map_style(handed):
-            handed = (handed,)
-        if is_map_style(handed[0]):
-            readers = [_of_items(part) for part in handed if part is not None]
-            counts = [len(part) for part in handed if part is not None]
+            self._stream = batches_of(self.data, batch_size, self.device, self.dtype)
+            self._stream.prepare, self._stream.evaluated = _AsRead(), settings.validation_batch_size
         else:
-            pairs = [handed[i : i + 2] for i in range(0, len(handed), 2) if handed[i] is not None]
-            readers, counts = [_of_tensors(*pair) for pair in pairs], [len(_first(pair[0])) for pair in pairs]
-        if len(readers) == 2:
-            return [(read, range(count)) for read, count in zip(readers, counts, strict=True)]
-        rows, aside = split_rows(counts[0], HELD_OUT)
-        return [(readers[0], rows.tolist()), (readers[0], aside.tolist())]
+            self._parts = _tensors(handed, self.data)
 
-    def _moved(self, batch: Batch) -> Batch:
-        x, y = batch
+    def training(self, pass_: int) -> Iterator[Pair]:
+        """The batches of a pass through the training samples, from 0."""
+        if self._stream is not None:
+            yield from (self._moved(batch.x, batch.y) for batch in self._stream.epoch(pass_, 0, [self.seed]))
+            return
+        x, y, rows = self._parts[0]
+        drawn = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{pass_}".encode()))
+        for chosen in torch.split(rows[torch.randperm(len(rows), generator=drawn)], self.batch_size):
+            if len(chosen) == self.batch_size or not self.data.drop_last:  # type: ignore[union-attr]
+                yield self._moved(_rows(x, chosen), _rows(y, chosen))
+
+    def validation(self) -> Iterator[Pair]:
+        """All validation samples."""
+        if self._stream is not None:
+            yield from (self._moved(batch.x, batch.y) for batch in self._stream.validation())
+            return
+        x, y, rows = self._parts[1]
+        for chosen in torch.split(rows, self.validated):
+            yield self._moved(_rows(x, chosen), _rows(y, chosen))
+
+    def close(self) -> None:
+        """Let go of what a stream holds open."""
+        if self._stream is not None:
+            self._stream.close()
+
+    def _moved(self, x: Any, y: Any) -> Pair:
         return _each(self._scaled, x), _each(self._placed, y)
 
     def standardised(self, x: Any) -> Any:
@@ -110,25 +101,31 @@ class GivenData:
         return tensor.to(self.device, self.dtype) / 255 if tensor.dtype == torch.uint8 else self._placed(tensor)
 
 
-def _of_tensors(x: Any, y: Any) -> Callable[[Sequence[int]], Batch]:
-    x, y = _each(_tensor, x), _each(_tensor, y)
+class _AsRead:
+    """Leaves the samples of a stream as they were read."""
 
-    def read(rows: Sequence[int]) -> Batch:
-        chosen = torch.tensor(rows)
-        return _each(lambda t: t[chosen], x), _each(lambda t: t[chosen], y)
+    def training(self, x: Any, y: Any, own: bool, epoch: int, number: int) -> tuple[Any, Any, bool]:
+        return x, y, own
 
-    return read
+    def validation(self, x: Any, y: Any) -> tuple[Any, Any, bool]:
+        return x, y, False
 
 
-def _of_items(dataset: Any) -> Callable[[Sequence[int]], Batch]:
-    def read(rows: Sequence[int]) -> Batch:
-        items = [dataset[i] for i in rows]
-        try:
-            return batch_of(default_collate(items), "the data")
-        except TypeError:  # images of Pillow, say
-            return stacked(items)
+def _tensors(handed: Any, data: Data) -> list[tuple[Any, Any, Tensor]]:
+    """Inputs, targets and the numbers of the samples for training, and for validation."""
+    if not isinstance(handed, tuple) or is_map_style(handed[0]):
+        pairs = [(data.x, data.y), (data.x_validation, data.y_validation)]
+    else:
+        parts = [_each(_tensor, part) for part in handed if part is not None]
+        if len(parts) == 2:
+            x, y = parts
+            return [(x, y, rows) for rows in split_rows(len(_first(x)), HELD_OUT)]
+        pairs = [(parts[0], parts[1]), (parts[2], parts[3])]
+    return [(x, y, torch.arange(len(_first(x)))) for x, y in pairs]
 
-    return read
+
+def _rows(tree: Any, rows: Tensor) -> Any:
+    return _each(lambda tensor: tensor[rows], tree)
 
 
 def _tensor(value: Any) -> Tensor:

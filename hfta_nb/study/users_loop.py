@@ -25,7 +25,7 @@ from hfta_nb.plan import Group
 from hfta_nb.recipes import Family
 from hfta_nb.step import PlainStep, Step
 from hfta_nb.study.given_augmentation import BySample
-from hfta_nb.study.given_data import Batch, GivenData
+from hfta_nb.study.given_data import GivenData, Pair
 from hfta_nb.train import Settings, Trainer
 
 Curves = dict[str, list[float]]
@@ -51,7 +51,6 @@ class UsersLoop:
     ) -> None:
         self.settings, self.row = settings, group.rows[0]
         self.family, data = settings.family, settings.data
-        self.given = GivenData(handed, data, settings.device, settings.dtype)
         self.metrics = self.family.metrics_for(data)
         trainer = Trainer(settings, [group], Control())
         built: Any = trainer.build(group)
@@ -65,12 +64,19 @@ class UsersLoop:
         self.step: Step = self.plain if prepare is None else prepare(self.plain)
         seed = self.row["data_seed"]
         self.seed = settings.seed if seed is None else int(seed)
+        self.given = GivenData(handed, settings, int(self.row["batch_size"]), self.seed)
         self.augmentation = BySample(trainer.data, self.row, self.seed, settings.device)
         self.latest: dict[str, float] = {}
         self.curves: Curves = {}
 
     def epochs(self, count: int) -> Iterator[Event]:
         """Train; events say that it goes on."""
+        try:
+            yield from self._epochs(count)
+        finally:
+            self.given.close()
+
+    def _epochs(self, count: int) -> Iterator[Event]:
         batches = self._batches()
         for epoch in range(1, count + 1):
             found = _Means({} if self.family.phases else self.metrics)
@@ -91,7 +97,7 @@ class UsersLoop:
             for name, value in values.items():
                 self.curves.setdefault(name, []).append(value)
 
-    def _batches(self) -> Iterator[Iterator[Batch]]:
+    def _batches(self) -> Iterator[Iterator[Pair]]:
         """For each epoch its batches: a pass through the data, or a number of steps, then of as many as it takes."""
         most, pass_ = self.settings.steps_per_epoch, 0
         if most is None:
@@ -99,7 +105,7 @@ class UsersLoop:
                 yield self._of_pass(pass_)
                 pass_ += 1
 
-        def endless() -> Iterator[Batch]:
+        def endless() -> Iterator[Pair]:
             number = 0
             while True:
                 yield from self._of_pass(number)
@@ -109,8 +115,8 @@ class UsersLoop:
         while True:
             yield (next(steps) for _ in range(most))
 
-    def _of_pass(self, number: int) -> Iterator[Batch]:
-        for place, (x, y) in enumerate(self.given.training(int(self.row["batch_size"]), self.seed, number)):
+    def _of_pass(self, number: int) -> Iterator[Pair]:
+        for place, (x, y) in enumerate(self.given.training(number)):
             if self.augmentation.on:
                 x, y = self.augmentation.augmented(x, y, number, place)
             yield self._standardised(x), y
