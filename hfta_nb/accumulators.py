@@ -16,9 +16,9 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from hfta_nb.errors import FamilyError, MemberError
+from hfta_nb.broadcasts import called
+from hfta_nb.errors import FamilyError, HftaError, MemberError
 from hfta_nb.own_lines import told
-from hfta_nb.targets import shaped_as
 
 PACKAGE = "torchmetrics"
 
@@ -279,9 +279,11 @@ class Accumulators:
         """
         for name, kept in self.kept.items():
             for i, (accumulator, prediction) in enumerate(zip(kept, scores[name], strict=True)):
-                target = shaped_as(_of_member(y, i) if own else y, prediction)
+                target = _of_member(y, i) if own else y
                 try:
-                    accumulator.update(prediction, target)
+                    called(accumulator.update, prediction, target, f"metric {name}", self.factories[name])
+                except HftaError:
+                    raise
                 except Exception as error:
                     raise _failed(name, i, error) from error
 
@@ -325,8 +327,9 @@ class Accumulators:
 
 def _of_member(y: Any, member: int) -> Any:
     if isinstance(y, tuple):
-        return tuple(t[member] for t in y)
-    return {k: t[member] for k, t in y.items()} if isinstance(y, dict) else y[member]
+        parts = [_of_member(t, member) for t in y]
+        return type(y)(*parts) if hasattr(y, "_fields") else tuple(parts)
+    return {k: _of_member(t, member) for k, t in y.items()} if isinstance(y, dict) else y[member]
 
 
 def _failed(name: str, member: int, error: Exception) -> MemberError:

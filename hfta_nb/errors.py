@@ -141,6 +141,10 @@ class TransformError(FusionError):
     """
 
 
+class BroadcastError(FusionError):
+    """A loss or metric broadcasts an output ``[N, 1]`` against a target ``[N]`` to ``[N, N]``."""
+
+
 class MemberError(HftaError, RuntimeError):
     """An exception inside one member's forward, loss or metric.
 

@@ -71,7 +71,7 @@ class Metric:
         value = self.function(output, target)
         if self.accumulator is not None:
             kept = self.accumulator(value.device)
-            kept.update(value, shaped_as(target, value))
+            kept.update(value, target)
             return kept.compute()
         return value if self.finish is None else self.finish(value)
 
@@ -164,18 +164,35 @@ def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor
     return see
 
 
-def _of_prediction(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    return lambda output, target: function(prediction(output), target)
+def _of_logits(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction and its targets, both ``[N]`` or ``[N, 1]``."""
+    return lambda output, target: function(prediction(output).reshape(-1), target.reshape(-1).long())
 
 
-def _of_numbers(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Of a model's prediction, and of targets that are numbers, in the prediction's shape."""
+def _of_numbers(function: Callable[[Tensor, Tensor], Tensor], asked: bool = True) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction, and of targets that are numbers, in the prediction's shape; NaN of other shapes where
+    nobody has `asked` for the metric."""
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
-        return function(found, shaped_as(as_numbers(target, found), found))
+        numbers = shaped_as(as_numbers(target, found), found)
+        if not _fits(numbers.shape, found.shape):
+            if not asked:
+                return found.new_full((), torch.nan)
+            raise FamilyError(
+                "outputs and targets are of unlike shape",
+                where="metric mae",
+                got=[list(found.shape), list(target.shape)],
+                remedy="name the study's metrics, functions of your own among them: Study(..., metrics={...}), or {}",
+            )
+        return function(found, numbers)
 
     return see
+
+
+def _fits(shape: torch.Size, whole: torch.Size) -> bool:
+    """True if a tensor of this shape broadcasts to the whole."""
+    return len(shape) <= len(whole) and all(n in (1, m) for n, m in zip(shape[::-1], whole[::-1], strict=False))
 
 
 accuracy = Metric(_seen(_accuracy), maximize=True, additive=True)
@@ -188,6 +205,9 @@ top5 = Metric(_seen(_top5), maximize=True, additive=True)
 mae = Metric(_of_numbers(_mae), maximize=False, additive=True)
 """Mean absolute error; output and target ``[N, ...]``."""
 
+usual_mae = Metric(_of_numbers(_mae, asked=False), maximize=False, additive=True)
+"""The same of any loss; NaN where its outputs, quantiles say, have another shape than the targets."""
+
 token_accuracy = Metric(_seen(_hits), maximize=True, finish=_ratio)
 """Fraction of tokens predicted rightly; targets that are `losses.IGNORED` do not count."""
 
@@ -197,7 +217,7 @@ perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
 mean_iou = Metric(_seen(_overlaps), maximize=True, finish=_mean_iou)
 """Mean over the classes that occur of intersection over union, each counted over all samples."""
 
-auroc = Metric(_of_prediction(_ranks), maximize=True, finish=_auroc)
+auroc = Metric(_of_logits(_ranks), maximize=True, finish=_auroc)
 """Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
 without positives or negatives."""
 
@@ -213,7 +233,7 @@ BUILT_IN = {
 
 BY_TASK: dict[str, dict[str, Metric]] = {
     "classification": {"accuracy": accuracy},
-    "regression": {"mae": mae},
+    "regression": {"mae": usual_mae},
     "segmentation": {"mean_iou": mean_iou, "accuracy": accuracy},
     "language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
     "masked_language_model": {"perplexity": perplexity, "accuracy": token_accuracy},

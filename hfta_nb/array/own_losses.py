@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.array.storage import take
+from hfta_nb.broadcasts import called
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install
@@ -76,7 +77,7 @@ class LossCalls:
 
     def _loss(self, module: nn.Module, leaves: Sequence[Any]) -> Tensor:
         output, target = leaves
-        return scalar(self.function(output, target))
+        return scalar(called(self.function, output, target))
 
 
 class OwnLosses:

@@ -10,11 +10,11 @@ from hfta_nb.data.once import Once, versions
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.preprocessed import preprocessed
-from hfta_nb.data.samples import Data, Samples, count, leaves, moved, take, tree_map
+from hfta_nb.data.samples import Data, Positional, Samples, count, leaves, moved, take, tree_map
 from hfta_nb.data.served import StreamEndedError
 from hfta_nb.data.serving import StreamServer
 from hfta_nb.data.streams import AnyData, Stream, from_batches, from_loader
-from hfta_nb.data.tensors import from_tensors
+from hfta_nb.data.tensors import check_finite, from_tensors
 from hfta_nb.data.transfer import DeviceTransfer, InFlight
 from hfta_nb.data.workers import Workers
 
@@ -28,12 +28,14 @@ __all__ = [
     "InFlight",
     "Once",
     "Placement",
+    "Positional",
     "Reading",
     "Samples",
     "Stream",
     "StreamEndedError",
     "StreamServer",
     "Workers",
+    "check_finite",
     "count",
     "found",
     "free_bytes",

@@ -108,6 +108,11 @@ def resolve(data: Any) -> Data | Stream:
         return from_tensors(*data)
     accepted = f"{', '.join(BUILT_IN)}, Data, tensors (x, y), a Dataset, a list of samples, or (training, validation)"
     remedy = "give the function that makes the iterator, with validation" if hasattr(data, "__next__") else ""
+    if isinstance(data, tuple) and len(data) in (3, 5, 6):
+        remedy = (
+            "several inputs are a tuple, ((x1, x2), y), and so are a target and its weights or indices, (x, (y, w))"
+        )
     if isinstance(data, Mapping):
         remedy = "axes come before the data: Study(family, grid, data)"
-    raise DataError("not data", where="data", got=data, accepted=accepted, remedy=remedy)
+    got = f"a tuple of {len(data)}" if isinstance(data, tuple) else data
+    raise DataError("not data", where="data", got=got, accepted=accepted, remedy=remedy)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.data.samples import Samples, leaves
+from hfta_nb.data.samples import Positional, Samples, leaves, tuple_like
 from hfta_nb.errors import DataError
 
 TARGETS = ("labels", "label", "target", "targets", "y")
@@ -33,7 +33,7 @@ def parted(item: Any, where: str) -> tuple[Any, Any]:
             return (next(iter(inputs.values())) if len(inputs) == 1 else inputs), item[key]
     elif isinstance(item, tuple | list) and len(item) >= 2:
         *rest, target = item
-        return _plain(rest[0] if len(rest) == 1 else tuple(rest)), _plain(target)
+        return (_plain(rest[0]) if len(rest) == 1 else Positional(map(_plain, rest))), _plain(target)
     got = sorted(item) if isinstance(item, Mapping) else item
     raise DataError(
         "not inputs and target", where=where, got=got, accepted=f"(x, y), or a dict with one of {', '.join(TARGETS)}"
@@ -43,13 +43,15 @@ def parted(item: Any, where: str) -> tuple[Any, Any]:
 def _plain(value: Any) -> Any:
     """A container converted to the kind that `Samples` uses."""
     if isinstance(value, Mapping):
-        return dict(value)
-    several = isinstance(value, list) and value and isinstance(value[0], Tensor)
-    return tuple(value) if several or isinstance(value, tuple) else value
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return tuple_like(value, map(_plain, value))
+    several = isinstance(value, list) and any(isinstance(v, Tensor | Mapping | tuple) for v in value)
+    return tuple(map(_plain, value)) if several else value
 
 
 def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
-    """A tensor: floating point, bytes of images, or int64.
+    """A tensor: floating point or complex numbers, truth values, bytes of images, or int64.
 
     Args:
         value: a tensor, array, number, list of numbers, a table or column of pandas, or a Pillow image (becomes uint8
@@ -65,13 +67,15 @@ def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
         value = _columns(value, where)
     try:
         tensor = torch.as_tensor(value)
+        if tensor.is_floating_point() and not hasattr(value, "dtype"):  # Python's numbers have the precision of float64
+            tensor = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(
             "not a tensor, array or number", where=where, got=value, remedy="make it one in the dataset, or collate it"
         ) from error
-    if tensor.is_floating_point() or (tensor.dtype == torch.uint8 and tensor.ndim == 3 + batched):
-        return tensor
-    return tensor.long()
+    whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+    images = tensor.dtype == torch.uint8 and tensor.ndim == 3 + batched
+    return tensor.long() if whole and not images else tensor
 
 
 def _columns(table: Any, where: str) -> Any:
@@ -136,9 +140,9 @@ def _stack(samples: Sequence[Samples], where: str) -> Samples:
     first = samples[0]
     try:
         if isinstance(first, tuple):
-            return tuple(torch.stack(column) for column in zip(*samples, strict=True))
+            return tuple_like(first, [_stack(column, where) for column in zip(*samples, strict=True)])
         if isinstance(first, dict):
-            return {k: torch.stack([s[k] for s in samples]) for k in first}
+            return {k: _stack([s[k] for s in samples], where) for k in first}
         return torch.stack(list(samples))
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         remedy = "bring them to one shape in the dataset, or give a DataLoader whose collate_fn does"
@@ -147,7 +151,7 @@ def _stack(samples: Sequence[Samples], where: str) -> Samples:
 
 def _tensors(value: Any, where: str, *, batched: bool) -> Samples:
     if isinstance(value, tuple):
-        return tuple(tensor_of(v, f"{where} {i}", batched=batched) for i, v in enumerate(value))
+        return tuple_like(value, [_tensors(v, f"{where} {i}", batched=batched) for i, v in enumerate(value)])
     if isinstance(value, dict):
-        return {k: tensor_of(v, f"{where} {k!r}", batched=batched) for k, v in value.items()}
+        return {k: _tensors(v, f"{where} {k!r}", batched=batched) for k, v in value.items()}
     return tensor_of(value, where, batched=batched)

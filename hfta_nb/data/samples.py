@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -13,24 +13,36 @@ from torch import Tensor
 from hfta_nb.errors import DataError
 
 Samples: TypeAlias = Any
-"""A tensor ``[N, ...]``, a tuple of tensors (a model's positional inputs) or a dict of tensors (inputs by name). Use
-`tree_map` to process any of them."""
+"""A tensor ``[N, ...]``, a tuple of samples (a model's positional inputs) or a dict of samples (inputs by name), which
+may be nested. Use `tree_map` to process any of them."""
+
+
+class Positional(tuple[Any, ...]):
+    """Several positional inputs of a model, from an item that lists them before the target: ``(x1, x2, y)``."""
 
 
 def leaves(samples: Samples) -> list[Any]:
     """The tensors."""
-    if isinstance(samples, tuple):
-        return list(samples)
-    return list(samples.values()) if isinstance(samples, dict) else [samples]
+    if isinstance(samples, tuple | dict):
+        parts = samples.values() if isinstance(samples, dict) else samples
+        return [leaf for part in parts for leaf in leaves(part)]
+    return [samples]
 
 
 def tree_map(function: Callable[[Any], Any], samples: Samples) -> Samples:
     """Apply `function` to every tensor, keeping the structure."""
     if isinstance(samples, tuple):
-        return tuple(function(v) for v in samples)
+        return tuple_like(samples, [tree_map(function, v) for v in samples])
     if isinstance(samples, dict):
-        return {k: function(v) for k, v in samples.items()}
+        return {k: tree_map(function, v) for k, v in samples.items()}
     return function(samples)
+
+
+def tuple_like(samples: tuple[Any, ...], values: Iterable[Any]) -> tuple[Any, ...]:
+    """A tuple of the same class, which may have names."""
+    kind: Any = type(samples)
+    found: tuple[Any, ...] = kind(*values) if hasattr(samples, "_fields") else kind(values)
+    return found
 
 
 def take(samples: Samples, rows: Tensor | slice) -> Samples:
@@ -54,7 +66,7 @@ def count(samples: Samples) -> int:
 
 
 def is_image(tensor: Tensor) -> bool:
-    """Whether a tensor holds images as bytes: all other whole numbers are kept as int64."""
+    """Whether a tensor of inputs holds images as bytes: all other whole numbers are kept as int64."""
     return tensor.dtype == torch.uint8
 
 
@@ -78,6 +90,11 @@ class Inputs(ABC):
     """Common base of `Data` and `Stream`."""
 
     standard: tuple[Tensor, Tensor] | None
+
+    @property
+    @abstractmethod
+    def examples(self) -> tuple[Samples, Samples]:
+        """Some training inputs and targets, as stored."""
 
     @abstractmethod
     def sample_batch(
@@ -194,6 +211,10 @@ class Data(Inputs):
         return count(self.x)
 
     @property
+    def examples(self) -> tuple[Samples, Samples]:
+        return self.x, self.y
+
+    @property
     def samples(self) -> int:
         """Of training."""
         return count(self.x)
@@ -231,14 +252,7 @@ class Data(Inputs):
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, for saving: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""
-        named: dict[str, Tensor] = {}
-        for part in PARTS:
-            samples = getattr(self, part)
-            if isinstance(samples, Tensor):
-                named[part] = samples
-            else:
-                keyed = samples.items() if isinstance(samples, dict) else enumerate(samples)
-                named |= {f"{part}.{key}": value for key, value in keyed}
+        named = {name: value for part in PARTS for name, value in _named(part, getattr(self, part))}
         if self.standard is not None:
             named |= {"standard.mean": self.standard[0], "standard.deviation": self.standard[1]}
         return named
@@ -257,10 +271,12 @@ class Data(Inputs):
         def part(wanted: str) -> Samples:
             if wanted in tensors:
                 return tensors[wanted]
-            keys = [k.partition(".")[2] for k in tensors if k.startswith(f"{wanted}.")]
+            inner = [k.removeprefix(f"{wanted}.") for k in tensors if k.startswith(f"{wanted}.")]
+            keys = list(dict.fromkeys(k.partition(".")[0] for k in inner))
+            found = {k: part(f"{wanted}.{k}") for k in keys}
             if all(k.isdecimal() for k in keys):
-                return tuple(tensors[f"{wanted}.{k}"] for k in sorted(keys, key=int))
-            return {k: tensors[f"{wanted}.{k}"] for k in keys}
+                return tuple(found[k] for k in sorted(keys, key=int))
+            return {k.replace("%2E", ".").replace("%25", "%"): v for k, v in found.items()}
 
         standard = (tensors["standard.mean"], tensors["standard.deviation"]) if "standard.mean" in tensors else None
         parts = (part("x"), part("y"), part("x_validation"), part("y_validation"))
@@ -272,3 +288,13 @@ class Data(Inputs):
 
 
 PARTS = ("x", "y", "x_validation", "y_validation")
+
+
+def _named(name: str, samples: Samples) -> Iterator[tuple[str, Tensor]]:
+    """Tensors by the path to them."""
+    if isinstance(samples, Tensor):
+        yield name, samples
+        return
+    for key, value in samples.items() if isinstance(samples, dict) else enumerate(samples):
+        word = str(key).replace("%", "%25").replace(".", "%2E")
+        yield from _named(f"{name}.{word}", value)

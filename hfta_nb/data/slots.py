@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hfta_nb.data.samples import Samples, leaves
+from hfta_nb.data.samples import Samples, leaves, tree_map
 
 IN_MEMORY = Path("/dev/shm")
 """Linux's folder of shared memory."""
@@ -31,14 +31,14 @@ class Layout:
 
     Attributes:
         x, y: by tensor, its dtype, shape and first byte.
-        x_keys, y_keys: names of the tensors of a dict; their number for a tuple; None for a single tensor.
+        x_keys, y_keys: the structure, with None in place of each tensor.
         size: bytes in all.
     """
 
     x: tuple[tuple[str, tuple[int, ...], int], ...]
     y: tuple[tuple[str, tuple[int, ...], int], ...]
-    x_keys: tuple[str, ...] | int | None
-    y_keys: tuple[str, ...] | int | None
+    x_keys: Samples
+    y_keys: Samples
     size: int
 
 
@@ -119,16 +119,13 @@ class Slot:
         return found
 
 
-def _keys(samples: Samples) -> tuple[str, ...] | int | None:
-    if isinstance(samples, dict):
-        return tuple(samples)
-    return len(samples) if isinstance(samples, tuple) else None
+def _keys(samples: Samples) -> Samples:
+    return tree_map(lambda _: None, samples)
 
 
-def _built(tensors: list[Tensor], keys: tuple[str, ...] | int | None) -> Samples:
-    if keys is None:
-        return tensors[0]
-    return tuple(tensors) if isinstance(keys, int) else dict(zip(keys, tensors, strict=True))
+def _built(tensors: list[Tensor], keys: Samples) -> Samples:
+    left = iter(tensors)
+    return tree_map(lambda _: next(left), keys)
 
 
 def _removed(path: Path, owner: int) -> None:

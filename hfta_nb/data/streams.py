@@ -58,6 +58,10 @@ class Stream(Inputs):
         return None if self.takes_batch_size else self.training.batch_size or count(self.first[1])
 
     @property
+    def examples(self) -> tuple[Samples, Samples]:
+        return self.first
+
+    @property
     def takes_batch_size(self) -> bool:
         """Whether it uses the run's batch size."""
         return self.training.takes_batch_size

@@ -11,7 +11,7 @@ from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
 from hfta_nb.data.labels import IGNORED, check_spread, classes_in
 from hfta_nb.data.order import SPLIT_SEED
-from hfta_nb.data.samples import Data, Samples, count, leaves, take, tree_map
+from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like
 from hfta_nb.errors import DataError
 
 
@@ -40,7 +40,7 @@ def from_tensors(
             does not count.
 
     Raises:
-        DataError: lengths differ, there are too few samples, values are not finite, or a label is implausible.
+        DataError: lengths differ, there are too few samples, or a label is implausible.
     """
     check_name(name)
     x, y = _samples(x, "x"), _samples(y, "y")
@@ -49,8 +49,6 @@ def from_tensors(
     else:
         xv, yv = _samples(x_validation, "x_validation"), _samples(y_validation, "y_validation")
     task = task or usual_task(y)
-    if task == "regression":
-        y, yv = tree_map(_numbers, y), tree_map(_numbers, yv)
     for left, right, where in ((x, y, "training"), (xv, yv, "validation")):
         lengths = {len(t) for t in (*leaves(left), *leaves(right))}
         if len(lengths) != 1 or not count(left):
@@ -79,11 +77,6 @@ def check_name(name: str) -> None:
 def usual_task(y: Samples) -> str:
     """ "classification" or "regression", from the targets' type."""
     return "regression" if not isinstance(y, Tensor) or y.is_floating_point() else "classification"
-
-
-def _numbers(y: Tensor) -> Tensor:
-    """Targets that are not classes, as floating-point numbers."""
-    return y if y.is_floating_point() else y.to(torch.get_default_dtype())
 
 
 COUNTED = ("num_classes", "out_features", "vocab_size")
@@ -129,9 +122,9 @@ def _lengths(samples: Samples) -> str:
 
 def _samples(value: Any, where: str) -> Samples:
     if isinstance(value, tuple) and value:
-        return tuple(_tensor(v, f"{where}[{i}]") for i, v in enumerate(value))
+        return tuple_like(value, [_samples(v, f"{where}[{i}]") for i, v in enumerate(value)])
     if isinstance(value, dict) and value:
-        return {k: _tensor(v, f"{where}[{k!r}]") for k, v in value.items()}
+        return {k: _samples(v, f"{where}[{k!r}]") for k, v in value.items()}
     return _tensor(value, where)
 
 
@@ -139,9 +132,18 @@ def _tensor(value: Any, where: str) -> Tensor:
     t = tensor_of(value, where, batched=True)
     if t.ndim == 0:
         raise DataError("a single number, not samples", where=where, got=t)
-    if t.is_floating_point() and not torch.isfinite(t).all():
-        raise DataError("holds NaN or infinity", where=where, remedy="clean the data first")
     return t
+
+
+def check_finite(samples: Samples, where: str, remedy: str) -> None:
+    """Check that no number is missing.
+
+    Raises:
+        DataError: one is NaN or infinite.
+    """
+    for t in leaves(samples):
+        if t.is_floating_point() and not torch.isfinite(t).all():
+            raise DataError("holds NaN or infinity", where=where, remedy=remedy)
 
 
 def split_rows(total: int, part: float) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.broadcasts import called
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
@@ -71,7 +72,7 @@ def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Cal
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
         given, target = inputs.structure(leaves)
-        result = of_member(loss_fn, module)(call_module(module, given), target)
+        result = called(of_member(loss_fn, module), call_module(module, given), target)
         loss, aux = result if has_aux else (result, None)
         loss = scalar(loss)
         return loss, as_tensors(aux, loss.device)
@@ -84,7 +85,7 @@ def function_call(function: Callable[..., Any], inputs: Inputs, device: torch.de
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
         given, target = inputs.structure(leaves)
-        return as_tensors(of_member(function, module)(call_module(module, given), target), device)
+        return as_tensors(called(of_member(function, module), call_module(module, given), target), device)
 
     return call
 

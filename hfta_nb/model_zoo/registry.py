@@ -14,6 +14,7 @@ from hfta_nb.model_zoo.built_in import BUILT_IN
 from hfta_nb.recipes import inputs
 from hfta_nb.recipes.functions import from_function
 from hfta_nb.recipes.recipe import Family
+from hfta_nb.recipes.samples import check_samples
 
 _registered: dict[str, Family] = {}
 _watchers: list[Callable[[], None]] = []
@@ -107,6 +108,7 @@ def check_data(recipe: Family, data: AnyData) -> None:
 
     Raises:
         FamilyError: it does not, or no loss is known for the task.
+        DataError: a number is missing, and the loss or the model does not expect that.
     """
     what = ""
     if recipe.tasks and data.task not in recipe.tasks:
@@ -125,6 +127,7 @@ def check_data(recipe: Family, data: AnyData) -> None:
         )
     if not recipe.phases:
         recipe.loss_for(data)
+    check_samples(recipe, data)
 
 
 def _load_built_in() -> None:

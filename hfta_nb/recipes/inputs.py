@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hfta_nb.augment.axes import CLOUDS, IMAGES
 from hfta_nb.augment.kinds import NAMED
-from hfta_nb.data import AnyData, Data, Samples, leaves, names_for
+from hfta_nb.data import AnyData, leaves, names_for
 
 ROWS, TOKENS, FEATURES = "table rows", "tokens", "dense features and categories"
 
@@ -24,7 +24,7 @@ KINDS = {
 
 def kind_of(data: AnyData) -> str:
     """One of `KINDS`; "" for anything else."""
-    x = inputs_of(data)
+    x, _ = data.examples
     if isinstance(x, tuple):
         floats = [t.is_floating_point() for t in x]
         return FEATURES if floats == [True, False] and all(t.ndim == 2 for t in x) else ""
@@ -37,14 +37,9 @@ def kind_of(data: AnyData) -> str:
     return TOKENS if x.ndim == 2 else ""
 
 
-def inputs_of(data: AnyData) -> Samples:
-    """Some training inputs, as stored."""
-    return data.x if isinstance(data, Data) else data.first[0]
-
-
 def shown(data: AnyData) -> str:
     """The inputs of a data set in words: ``table rows [13]``."""
-    shapes = " and ".join(str(list(t.shape[1:])) for t in leaves(inputs_of(data)))
+    shapes = " and ".join(str(list(t.shape[1:])) for t in leaves(data.examples[0]))
     return f"{kind_of(data) or 'inputs'} {shapes}"
 
 

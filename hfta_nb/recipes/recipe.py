@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from hfta_nb import augment, losses, metrics, phases
 from hfta_nb.data import AnyData
@@ -192,8 +192,10 @@ class Family:
         return (names if self.phases else names + measured), names + measured
 
     def metrics_for(self, data: AnyData) -> dict[str, Metric]:
-        """The family's metrics by name, or the usual ones of the data's task."""
-        return metrics.usual(data.task, data.facts) if self.metrics is None else self.metrics
+        """The family's metrics by name, or the usual ones of the data's task; none of targets of several kinds."""
+        if self.metrics is not None:
+            return self.metrics
+        return metrics.usual(data.task, data.facts) if isinstance(data.examples[1], Tensor) else {}
 
     def _repr_html_(self) -> str:
         return shown(self.name, self.axes, self.specs, self.data, self.help)

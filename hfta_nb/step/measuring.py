@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array.access import alone_where_needed, changes, flatten, is_number
+from hfta_nb.broadcasts import called
 from hfta_nb.errors import ArrayWarning, FamilyError
 from hfta_nb.metrics import Metric
-from hfta_nb.targets import shaped_as
 
 _TOLD: set[str] = set()
 
@@ -28,7 +28,7 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
     device = next((v.device for v in flatten(output)[0] if isinstance(v, Tensor)), torch.device("cpu"))
 
     def together(output: Any, target: Any) -> Tensor:
-        return one_number(name, function(output, target), device)
+        return one_number(name, called(function, output, target, f"metric {name}"), device)
 
     def alone(output: Any, target: Any) -> Tensor:
         try:
@@ -55,7 +55,7 @@ def measured_whole(name: str, metric: Metric, output: Any, target: Any, device: 
     Raises:
         FamilyError: it is not one number.
     """
-    return one_number(name, metric(output, shaped_as(target, output)), device)
+    return one_number(name, called(metric, output, target, f"metric {name}"), device)
 
 
 def one_number(name: str, value: Any, device: torch.device) -> Tensor:

@@ -7,14 +7,14 @@ from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
+from hfta_nb import broadcasts
 from hfta_nb.array import MemberGenerators
 from hfta_nb.array.access import Arguments, call_module, tensor_map
-from hfta_nb.losses import HeldLoss, Loss, Target
+from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.step.measuring import measured
 from hfta_nb.step.precision import whole
-from hfta_nb.targets import shaped_as
 
 Objective: TypeAlias = Loss | Sequence[Phase]
 """What is minimised: one loss, or the phases of a step, each with its own."""
@@ -114,15 +114,16 @@ def scorer(
 
     def scoring(loss: Loss) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
         def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
-            value = loss(output, _shaped_as(target, output))
+            value = broadcasts.called(loss, output, target, "loss")
             one = isinstance(value, Tensor) and value.numel() == 1
             return value.reshape(()) if one else value, measure(output, target)
 
         return score
 
     score = scoring(loss)
-    if isinstance(loss, HeldLoss):
-        score.of_module = lambda module: scoring(loss.of_module(module))  # type: ignore[attr-defined]
+    own = getattr(loss, "of_module", None)
+    if own is not None:
+        score.of_module = lambda module: scoring(own(module))  # type: ignore[attr-defined]
     return score
 
 
@@ -135,18 +136,18 @@ def metrics_alone(metrics: Mapping[str, Metric], held_out: bool = False) -> Call
     kept = held_out and len(functions) < len(metrics)
 
     def score(output: Any, target: Any) -> Scores:
-        target, still = _shaped_as(target, output), tensor_map(_still, output)
-        found = {n: measured(n, f, still, target) if n in users else f(still, target) for n, f in functions.items()}
+        still, found = tensor_map(_still, output), {}
+        for name, function in functions.items():
+            call = measured if name in users else _called
+            found[name] = call(name, function, still, target)
         return {**found, OUTPUT: still} if kept else found
 
     return score
 
 
-def _shaped_as(target: Any, output: Any) -> Any:
-    """The target as losses and metrics get it; see `shaped_as`."""
-    if isinstance(target, Target):
-        return target._replace(y=shaped_as(target.y, output))
-    return shaped_as(target, output)
+def _called(name: str, function: Callable[[Any, Any], Tensor], output: Any, target: Any) -> Tensor:
+    found: Tensor = broadcasts.called(function, output, target, f"metric {name}")
+    return found
 
 
 def _still(output: Tensor) -> Tensor:

@@ -14,17 +14,19 @@ import torch
 from hfta_nb import events as ev
 from hfta_nb.array import MemberGenerators
 from hfta_nb.data import AnyData, Data, Stream
-from hfta_nb.errors import StudyError
-from hfta_nb.events import Control, Event
+from hfta_nb.errors import DataError, StudyError, out_of_memory
+from hfta_nb.events import Event
 from hfta_nb.grid import Grid, Variant
-from hfta_nb.history import History, Member
+from hfta_nb.history import Member
 from hfta_nb.plan import Group
+from hfta_nb.recipes.undisturbed import apart as set_apart
 from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.step.choices import lr_scheduler_of
-from hfta_nb.study import adding, running
+from hfta_nb.study import adding
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
-from hfta_nb.train import Settings, Trainer
+from hfta_nb.study.users_loop import Curves, UsersLoop
+from hfta_nb.train import Settings
 
 TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3, "bfloat16": 1e-3}
 """Largest difference of two loss curves that counts as equal, whatever the model; by precision, or by dtype in fp32."""
@@ -39,6 +41,10 @@ EPS = {"fp32": None, "tf32": 2.0**-10, "bf16": torch.finfo(torch.bfloat16).eps, 
 """How far apart neighbouring numbers are, relative to them; None: as the dtype has it."""
 
 COMPARED_EPOCHS = 5
+
+METRICS = {"float64": 1e-6, "float32": 0.02}
+"""The largest difference of a metric that counts as equal, times its size where that is above 1. Objects of
+torchmetrics sum up in float32, and in float32 rounding turns some predictions."""
 
 
 def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator[Event]:
@@ -58,13 +64,15 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     settings = replace(study.settings(), epochs=longest, data=_as_given(study.data))
     twin = yield from _train_alone(study, settings, alone, count)
     differences = _largest(recorded, twin)
-    tolerance = TOLERANCES[name]
-    if _loss(differences) > tolerance:
+    tolerance, noise = TOLERANCES[name], dict[str, float]()
+    if _loss(differences) > tolerance or _metrics_off(differences, twin, name, noise):
         for seed in range(NOISE_RUNS):
             nudge = functools.partial(_Nudged, seed=seed, eps=EPS[study.precision])
             nudged = yield from _train_alone(study, settings, alone, count, nudge)
-            tolerance = max(tolerance, NOISE_FACTOR * _loss(_largest(twin, nudged)))
-    within = _loss(differences) <= tolerance
+            apart = _largest(twin, nudged)
+            noise = {metric: max(noise.get(metric, 0.0), value) for metric, value in apart.items()}
+            tolerance = max(tolerance, NOISE_FACTOR * _loss(apart))
+    within = _loss(differences) <= tolerance and not _metrics_off(differences, twin, name, noise)
     decided = not within or tolerance <= max(TOLERANCES[name], _size(twin))
     yield ev.MemberChecked(time.time(), variant.id, count, differences, tolerance, within and decided, decided)
 
@@ -128,9 +136,6 @@ def _planned(study: Study, variant: Variant) -> tuple[Group, int]:
     return replace(group, variants=(variant,)), 0
 
 
-Curves = dict[str, list[float]]
-
-
 def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
     """The epoch after which a longer run has changed a member's lr schedule; 0 if none has."""
     before, now = _spans(study, variant, (member.planned or study.epochs, study.epochs))
@@ -157,18 +162,16 @@ def _train_alone(
     study: Study, settings: Settings, group: Group, epochs: int, prepare: Callable[[Step], Step] | None = None
 ) -> Generator[Event, None, Curves]:
     """The curves of a group of one, trained as a plain module."""
-    twin = History()
-    twin.add(running.started(study, False))
     # Lengths of lr schedules are those of the whole run, so the twin is stopped after some epochs instead.
-    for event in Trainer(settings, [group], Control(), prepare=prepare):
-        twin.add(event)
-        yield ev.Heartbeat(time.time())
-        if isinstance(event, ev.EpochDone) and event.epoch == epochs:
-            break
-    member = twin.members[group.variants[0].id]
-    if member.state == ev.FAILED:
-        raise StudyError(f"failed when it was trained alone ({member.reason})", where=group.variants[0].label)
-    return _up_to(member, study.metrics, epochs)
+    try:
+        loop = UsersLoop(settings, study.handed, group, prepare)
+        yield from set_apart(loop.epochs(epochs), settings.repeats)
+    except Exception as error:
+        if out_of_memory(error) or isinstance(error, DataError):
+            raise
+        what = f"failed when it was trained alone ({type(error).__name__}: {error})"
+        raise StudyError(what, where=group.variants[0].label) from error
+    return {name: loop.curves[name] for name in study.metrics if name in loop.curves}
 
 
 def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:
@@ -235,6 +238,28 @@ class _Nudged:
 def _largest(a: Curves, b: Curves) -> dict[str, float]:
     """Per metric, the largest difference of two curves."""
     return {name: max(_apart(x, y) for x, y in zip(values, b[name], strict=True)) for name, values in a.items()}
+
+
+def _metrics_off(
+    differences: Mapping[str, float], twin: Curves, precision: str, noise: Mapping[str, float]
+) -> list[str]:
+    """The curves beside the losses that differ by more than rounding.
+
+    Args:
+        differences: of all curves.
+        twin: the curves of the member alone.
+        precision: of the study.
+        noise: what changed last bits make of each.
+    """
+    off = []
+    for name, difference in differences.items():
+        if name.endswith(("_loss", "_loss_scale")):
+            continue
+        size = max([1.0, *(abs(value) for value in twin[name] if math.isfinite(value))])
+        allowed = METRICS.get(precision, METRICS["float32"]) * size
+        if not difference <= max(allowed, NOISE_FACTOR * noise.get(name, 0.0)):
+            off.append(name)
+    return off
 
 
 def _loss(differences: dict[str, float]) -> float:

@@ -27,6 +27,7 @@ from hfta_nb.recipes import Family
 from hfta_nb.search import PBT, Halving, Mirror
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
+from hfta_nb.study.given_data import kept
 from hfta_nb.train import Settings, Trainer
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Definition:
 
     def _suited(self, data: Any, drop_last: bool) -> AnyData:
         """The data, which suits the family."""
-        self.drop_last = arguments.flag("drop_last", drop_last)
+        self.drop_last, self.handed = arguments.flag("drop_last", drop_last), kept(data)
         found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
@@ -156,6 +157,10 @@ class Definition:
         self.objectives = arguments.objectives_of(self.family, self.data, monitor)
         self.monitor, self.maximize = self.objectives[0]
         self.seeds_by, self.name = arguments.seeds_by_of(seeds_by), arguments.name_of(name, self.family, self.data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The data that was handed over is for `check`, which can do without where the study was sent to.
+        return {**self.__dict__, "handed": None}
 
     def _searched(self, grid: Any, how: tuple[Any, ...], fixed: tuple[Any, Any]) -> None:
         """The grid to train, or that of a search's first trials, and the values of all other axes."""

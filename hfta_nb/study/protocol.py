@@ -44,6 +44,7 @@ class Definition(Protocol):
     family: Family
     grid: Grid
     data: AnyData
+    handed: Any
     fixed: dict[str, Any]
     epochs: int
     patience: int | None

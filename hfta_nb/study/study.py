@@ -105,7 +105,8 @@ class Study(Analysis, Checking, Definition):
             diverged or failed, those of its last finite validation) and "rungs" (after each epoch at which "asha",
             "hyperband" or a population decides); see `Result.module`.
         loss: function of one member's output and the target that returns a scalar, or one of `losses.NAMED` ("mse");
-            replaces the family's. Targets ``[N]`` and ``[N, 1]`` take the shape of the output.
+            replaces the family's. A function gets output and target as they are; where it compares ``[N, 1]`` with
+            ``[N]`` by broadcasting, that is an error. By name, targets take the shape of the output.
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
             objects), or a list of functions or names; replaces the family's. In validation a function gets the whole
             set at once, in training each batch; see `Metric`.

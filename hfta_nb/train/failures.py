@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from collections.abc import Iterator
@@ -15,10 +16,16 @@ from hfta_nb.step import ArrayStep, PlainStep
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
 
-_SINGLE = "more than 1 value per channel when training"
-"""What torch's batch norm says of a single sample."""
-
-_REMEDY = "leave out a last mini-batch of one sample (drop_last=True), or choose another batch_size"
+_WHOLE = "(Long|Int|Short|Char|Byte|Bool)"
+_REMEDIES = {
+    "more than 1 value per channel when training": (
+        "leave out a last mini-batch of one sample (drop_last=True), or choose another batch_size"
+    ),
+    f"dtype.* got {_WHOLE} and|Input type \\(.*{_WHOLE}Tensor|expected .*scalar type .* {_WHOLE}|for '{_WHOLE}'": (
+        "whole numbers reach a layer of floating-point numbers: give x.float(), or astype('float32') of a table"
+    ),
+}
+"""By a pattern of what torch says, what helps."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +78,10 @@ def noted(trainer: Schedule, variant: int, error: Exception) -> Failure:
     cause = error.__cause__ if isinstance(error, MemberError) and isinstance(error.__cause__, Exception) else error
     message = cause.message if isinstance(cause, HftaError) else str(cause)
     reason = " ".join(f"{type(cause).__name__}: {message}".split())
-    if _SINGLE in message and isinstance(error, MemberError) and not error.remedy:
-        error.remedy, error.args = _REMEDY, (f"{error.message}; {_REMEDY}",)
-        reason = f"{reason}; {_REMEDY}"
+    remedy = next((remedy for pattern, remedy in _REMEDIES.items() if re.search(pattern, message)), "")
+    if remedy and isinstance(error, MemberError) and not error.remedy:
+        error.remedy, error.args = remedy, (f"{error.message}; {remedy}",)
+        reason = f"{reason}; {remedy}"
     detail = "".join(traceback.format_exception(error))
     if trainer.error is None:
         trainer.error = error

@@ -14,11 +14,12 @@ from torch import nn
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.array.access import checkpoint, fuse_roomy, plain_copy, seeded_state, untimed_block_size
 from hfta_nb.data import AnyData, placed
-from hfta_nb.errors import MemberError, StoreError, out_of_memory
+from hfta_nb.errors import DataError, MemberError, StoreError, out_of_memory
 from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.grid import Variant
 from hfta_nb.memory import MemoryModel, free_bytes, shown
 from hfta_nb.plan import Builder, Group
+from hfta_nb.recipes.samples import check_taken
 from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.asked import Asked
@@ -308,6 +309,7 @@ class Schedule:
         """A plain module of a group."""
         s = self.settings
         module = s.family.member(**arguments).to(s.device, s.dtype)
+        check_taken(module, self.data)
         if has_lazy(module):
             sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
             take_shapes(module, lambda m: call_all(m, sample, s.family.phases))
@@ -323,7 +325,7 @@ class Schedule:
                 try:
                     modules.append(self._module(group, arguments))
                 except Exception as error:
-                    if out_of_memory(error):
+                    if out_of_memory(error) or isinstance(error, DataError):
                         raise
                     raise _unbuilt(variant, len(modules), error) from error
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
@@ -333,9 +335,8 @@ class Schedule:
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)
         steps = self.batches(group)
         if group.serial:
-            return PlainStep(
-                plain_copy(modules[0]), group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps
-            )
+            alone = plain_copy(modules[0])
+            return PlainStep(alone, group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
         seeds = [v.seed for v in (*group.variants, *(v for v, _ in group.likes))]
         array = fuse(modules, seeds, verify=s.verify) if s.slots is None else fuse_roomy(modules, seeds, s.verify)
         array.generators.states = generators.states

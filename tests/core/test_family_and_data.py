@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb import data
+from hfta_nb import Study, data
 from hfta_nb.errors import DataError, FamilyError
 from hfta_nb.model_zoo import watch
 from hfta_nb.recipes import from_function
@@ -140,7 +140,13 @@ def test_own_data() -> None:
         (lambda: data.load("didgits"), "did you mean digits"),
         (lambda: data.resolve(3), "not data"),
         (lambda: data.from_tensors(torch.randn(5, 2), torch.randn(4)), "5 inputs, 4 targets"),
-        (lambda: data.from_tensors(torch.full((9, 2), torch.nan), torch.randn(9)), "x: holds NaN"),
+        (lambda: Study("mlp", data=(torch.full((9, 2), torch.nan), torch.randn(9))), "x: holds NaN"),
+        (lambda: Study("mlp", data=(torch.randn(9, 2), torch.full((9,), torch.inf))), "y: holds .* or give a loss of"),
+        (lambda: Study("mlp", data=(torch.randn(9, 2), torch.full((9,), torch.inf)), loss="l1"), "y: holds NaN"),
+        (
+            lambda: data.resolve((torch.zeros(3, 2), torch.zeros(3), torch.zeros(3))),
+            r"got 'a tuple of 3'; .*\(x, \(y, w",
+        ),
         (lambda: data.from_tensors("x", [1]), "x: not a tensor"),
         (lambda: data.from_tensors(torch.zeros(1, 2), torch.zeros(1)), "can't set samples aside of 1; accepted: 2 or"),
         (lambda: data.from_tensors(torch.zeros(0, 2), torch.zeros(0)), "can't set samples aside of 0"),

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb import losses, metrics
-from hfta_nb.errors import DataError, FamilyError
+from hfta_nb.errors import BroadcastError, DataError, FamilyError, MemberError
 from hfta_nb.targets import shaped_as
 
 pytestmark = pytest.mark.filterwarnings("error:Using a target size")  # torch's, before it broadcasts [N] against [N, 1]
@@ -93,16 +93,30 @@ def test_the_loss_is_that_of_each_samples_own_target(family: Any, form: str, tmp
     assert study.check(members=[0])["equal"].all()
 
 
+def absolute(out: Tensor, target: Tensor) -> Tensor:
+    """A loss of one's own, for outputs and targets of one shape."""
+    return (out - target).abs().mean()
+
+
 @pytest.mark.each("loss", every=2)
-@pytest.mark.parametrize("loss", [F.l1_loss, "l1", "mae", "l1_loss", lambda out, target: (out - target).abs().mean()])
-@pytest.mark.parametrize("family", [Flat, Column, "mlp"])
+@pytest.mark.parametrize(
+    ("family", "loss"),
+    [(Flat, F.l1_loss), (Flat, absolute)]
+    + [(family, name) for family in (Flat, Column, "mlp") for name in ("l1", "mae", "l1_loss")],
+)
 def test_losses_of_ones_own_and_by_name(family: Any, loss: Any, tmp_path: Path) -> None:
-    study = trained(
-        family, FORMS["tensors"], tmp_path, loss=loss, metrics={"rmse": lambda a, b: F.mse_loss(a, b) ** 0.5}
-    )
+    rmse = {"rmse": lambda a, b: F.mse_loss(a.reshape(-1), b) ** 0.5}
+    study = trained(family, FORMS["tensors"], tmp_path, loss=loss, metrics=rmse)
     best = study.results().iloc[0]
     assert best["val_loss"] == pytest.approx(F.l1_loss(predicted(study), VALIDATION[1]).item())
     assert best["val_rmse"] == pytest.approx(F.mse_loss(predicted(study), VALIDATION[1]).item() ** 0.5)
+
+
+@pytest.mark.parametrize("given", [{"loss": F.l1_loss}, {"loss": absolute}, {"metrics": {"absolute": absolute}}])
+def test_functions_of_ones_own_get_targets_as_they_are(given: dict[str, Any], tmp_path: Path) -> None:
+    message = r"(l1_loss|sub) broadcasts \[48, 1\] and \[48\] to \[48, 48\]"
+    with pytest.raises(BroadcastError, match=message):
+        trained(Column, FORMS["tensors"], tmp_path, batch_size=48, **given)
 
 
 def test_a_named_loss_takes_the_prediction_of_several_outputs(tmp_path: Path) -> None:
@@ -155,11 +169,14 @@ def test_names_that_are_none(given: dict[str, Any], message: str, tmp_path: Path
         hfta.Study(Flat, {"lr": [1e-2]}, (x, y), directory=tmp_path, **given)
 
 
-def test_torchmetrics_get_targets_in_the_shape_of_predictions(tmp_path: Path) -> None:
+def test_torchmetrics_get_targets_as_they_are(tmp_path: Path) -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
-    study = trained(Column, FORMS["tensors"], tmp_path, metrics={"mse": torchmetrics.MeanSquaredError()})
+    metrics = {"mse": torchmetrics.MeanSquaredError()}
+    study = trained(Column, FORMS["columns"], tmp_path / "columns", metrics=metrics)
     expected = F.mse_loss(predicted(study), VALIDATION[1]).item()
     assert study.results().iloc[0]["val_mse"] == pytest.approx(expected)
+    with pytest.raises(MemberError, match=r"metric mse: .* expected to have the same shape"):
+        trained(Column, FORMS["tensors"], tmp_path / "tensors", metrics=metrics)
 
 
 def test_targets_keep_their_precision() -> None:

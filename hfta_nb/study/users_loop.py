@@ -1,0 +1,351 @@
+"""The loop that one would write for one member: the plain module, and data, loss and metrics as they were handed over.
+
+`Study.check` compares members with it. With a run's own training it shares how a module is built and seeded, torch's
+optimizers, and the random numbers of augmentation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hfta_nb import events as ev
+from hfta_nb.array.access import FunctionStates, call_module, flatten, tensor_map, unflatten
+from hfta_nb.events import Control, Event
+from hfta_nb.losses import BY_TASK, HeldLoss, Loss, NamedLoss, prediction
+from hfta_nb.metrics import Metric, accuracy, mae, usual_mae
+from hfta_nb.plan import Group
+from hfta_nb.recipes import Family
+from hfta_nb.step import PlainStep, Step
+from hfta_nb.study.given_augmentation import BySample
+from hfta_nb.study.given_data import GivenData, Pair
+from hfta_nb.train import Settings, Trainer
+from hfta_nb.train.whole_sets import MOST_BYTES
+
+Curves = dict[str, list[float]]
+
+ELEMENTWISE = ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits")
+
+
+class UsersLoop:
+    """Trains one member alone.
+
+    Args:
+        settings: of the study.
+        handed: see `GivenData`.
+        group: of the one member.
+        prepare: what is done to its step.
+
+    Attributes:
+        curves: by name, what each epoch gave.
+    """
+
+    def __init__(
+        self, settings: Settings, handed: Any, group: Group, prepare: Callable[[Step], Step] | None = None
+    ) -> None:
+        self.settings, self.row = settings, group.rows[0]
+        self.family, data = settings.family, settings.data
+        self.metrics = self.family.metrics_for(data)
+        trainer = Trainer(settings, [group], Control())
+        built: Any = trainer.build(group)
+        # What losses and metrics keep between calls is kept here, and the user's own objects stay as they are.
+        self.memory = FunctionStates(1, shows=False)
+        self.taps = _tapped(self.family, data, self.memory)
+        phases = tuple(replace(phase, loss=self.taps[phase.score]) for phase in self.family.phases)
+        objective = phases or self.taps["loss"]
+        length = trainer.batches(group)
+        self.plain = PlainStep(
+            built.module, self.row, objective, {}, settings.epochs, built.generators, settings.precision, length
+        )
+        self.step: Step = self.plain if prepare is None else prepare(self.plain)
+        seed = self.row["data_seed"]
+        self.seed = settings.seed if seed is None else int(seed)
+        self.given = GivenData(handed, settings, int(self.row["batch_size"]), self.seed)
+        self.augmentation = BySample(trainer.data, self.row, self.seed, settings.device)
+        self.latest: dict[str, float] = {}
+        self.curves: Curves = {}
+
+    def epochs(self, count: int) -> Iterator[Event]:
+        """Train; events say that it goes on."""
+        try:
+            yield from self._epochs(count)
+        finally:
+            self.given.close()
+
+    def _epochs(self, count: int) -> Iterator[Event]:
+        batches = self._batches()
+        for epoch in range(1, count + 1):
+            found = _Means({} if self.family.phases else self.metrics)
+            for x, y in next(batches):
+                self._put(y)
+                self.step.train(x, y)
+                losses = self._losses(training=True)
+                with self._measuring():
+                    found.add(_size(y), losses, self._output(), y)
+                yield ev.Heartbeat(time.time())
+            values = {f"train_{name}": value for name, value in found.values().items()}
+            self.step.end_epoch()
+            scales = self.step.scales()
+            if scales is not None:
+                values["train_loss_scale"] = float(scales[0])
+            if self.settings.validates(epoch):
+                values |= {f"val_{name}": value for name, value in self._validated().items()}
+                monitored = values[self.settings.monitor]
+                self.step.end_validation([-monitored if self.settings.maximize else monitored])
+            for name, value in values.items():
+                self.curves.setdefault(name, []).append(value)
+
+    def _batches(self) -> Iterator[Iterator[Pair]]:
+        """For each epoch its batches: a pass through the data, or a number of steps, then of as many as it takes."""
+        most, pass_ = self.settings.steps_per_epoch, 0
+        if most is None:
+            while True:
+                yield self._of_pass(pass_)
+                pass_ += 1
+
+        def endless() -> Iterator[Pair]:
+            number = 0
+            while True:
+                yield from self._of_pass(number)
+                number += 1
+
+        steps = endless()
+        while True:
+            yield (next(steps) for _ in range(most))
+
+    def _of_pass(self, number: int) -> Iterator[Pair]:
+        for place, (x, y) in enumerate(self.given.training(number)):
+            if self.augmentation.on:
+                x, y = self.augmentation.augmented(x, y, number, place)
+            yield self._standardised(x), y
+
+    def _standardised(self, x: Any) -> Any:
+        normalizes = self.augmentation.setting.normalize
+        return self.augmentation.normalized(x) if normalizes else self.given.standardised(x)
+
+    def _put(self, y: Any) -> None:
+        for tap in self.taps.values():
+            tap.target, tap.calls = y, []
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """The context of the metrics: the member's random numbers, and what their functions keep."""
+        functions = tuple(metric.function for metric in self.metrics.values())
+        with self.plain.generators.member(0), self.memory.of_one(functions):
+            yield
+
+    def _losses(self, training: bool = False) -> dict[str, float]:
+        """What the losses gave: the first values, as optimizers may evaluate a loss again. Of a phase that did not come
+        what it gave in training before."""
+        for name, tap in self.taps.items():
+            if tap.calls and training:
+                self.latest[name] = tap.calls[0][0]
+        found = {name: tap.calls[0][0] if tap.calls else self.latest.get(name, 0.0) for name, tap in self.taps.items()}
+        return {"loss": sum(found.values()), **found} if self.family.phases else found
+
+    def _output(self) -> Any:
+        return next(tap.calls[0][1] for tap in self.taps.values() if tap.calls)
+
+    @torch.no_grad()
+    def _validated(self) -> dict[str, float]:
+        """Losses are means over samples; a metric of whole sets sees all samples at once."""
+        whole = {name: metric for name, metric in self.metrics.items() if metric.whole}
+        found, pairs = _Means({n: m for n, m in self.metrics.items() if n not in whole}), list[Pair]()
+        with self.memory.validating(tuple(tap.loss for tap in self.taps.values())):
+            for x, y in self.given.validation():
+                x = self._standardised(x)
+                self._put(y)
+                self.step.evaluate(x, y)
+                output, losses = self._held_out(x), self._losses()
+                with self._measuring():
+                    found.add(_size(y), losses, output, y)
+                if whole:
+                    pairs.append((tensor_map(_still, output), y))
+            values = found.values()
+            parts = _parts(pairs)
+            with self._measuring():
+                for name, metric in whole.items():
+                    each = [float(metric(output, y)) * _size(y) for output, y in parts]
+                    values[name] = sum(each) / found.samples
+        return values
+
+    def _held_out(self, x: Any) -> Any:
+        """The output for a batch of validation, of the averaged weights where the member has them."""
+        if not self.family.phases:
+            return self._output()
+        if not self.metrics:
+            return None
+        average, precision = self.plain.average, self.settings.precision
+        with self.plain.generators.member(0), precision.products(), precision.autocast():
+            return call_module(self.plain.module if average is None else average.module, x)
+
+
+class _Tap:
+    """A loss that gets the target that was handed over, and takes down what it gives.
+
+    Args:
+        loss: the loss.
+        memory: keeps what it keeps between calls.
+    """
+
+    def __init__(self, loss: Loss, memory: FunctionStates) -> None:
+        self.loss, self.memory, self.target = loss, memory, None
+        self.calls: list[tuple[float, Any]] = []
+
+    def __call__(self, output: Any, target: Any) -> Tensor:
+        return self.noted(self.loss, output)
+
+    def noted(self, function: Callable[[Any, Any], Tensor], output: Any) -> Tensor:
+        """A call of the loss, or of a member's own."""
+        with self.memory.of_one((self.loss,)):
+            value = function(output, self.target)
+        self.calls.append((float(value.detach()), tensor_map(Tensor.detach, output)))
+        return value
+
+
+class _HeldTap(_Tap):
+    """Likewise of a loss with parameters, which are in the member's module."""
+
+    loss: HeldLoss
+
+    def of_module(self, module: nn.Module) -> Loss:
+        """See `HeldLoss`."""
+        own = self.loss.of_module(module)
+        return lambda output, target: self.noted(own, output)
+
+
+class _Means:
+    """Means over samples, and metrics that are taken batch by batch.
+
+    Args:
+        metrics: of a batch.
+    """
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self.metrics, self.samples = metrics, 0
+        self.sums: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {}
+
+    def add(self, size: int, losses: Mapping[str, float], output: Any, y: Any) -> None:
+        """Add a batch."""
+        found: dict[str, Any] = {name: value * size for name, value in losses.items()}
+        self.samples += size
+        for name, metric in self.metrics.items():
+            still = tensor_map(_still, output)
+            if metric.accumulator is not None:
+                value = metric.function(still, y)
+                kept = self.kept.setdefault(name, metric.accumulator(value.device))
+                kept.update(value, y)
+            elif metric.finish is not None:
+                found[name] = metric.function(still, y).double()
+            else:
+                found[name] = _of_batch(metric, still, y) * size
+        for name, value in found.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def values(self) -> dict[str, float]:
+        """Over all batches."""
+        found: dict[str, float] = {}
+        for name, total in self.sums.items():
+            finish = self.metrics[name].finish if name in self.metrics else None
+            found[name] = total / self.samples if finish is None else float(finish(total))
+        return found | {name: float(kept.compute()) for name, kept in self.kept.items()}
+
+
+def _tapped(family: Family, data: Any, memory: FunctionStates) -> dict[str, _Tap]:
+    """By the name of its curve, each loss."""
+    losses = {phase.score: phase.loss for phase in family.phases}
+    losses = losses or {"loss": _as_torch_has_it(family.loss_for(data))}
+    return {name: (_HeldTap if isinstance(loss, HeldLoss) else _Tap)(loss, memory) for name, loss in losses.items()}
+
+
+def _as_torch_has_it(loss: Loss) -> Loss:
+    """A loss by name, or a task's usual one, written anew where outputs and targets have an entry each; else itself."""
+    usual = "mse_loss" if loss is BY_TASK["regression"] else ""
+    name = loss.__name__ if isinstance(loss, NamedLoss) else usual
+    if name not in ELEMENTWISE:
+        return loss
+    function = getattr(F, name)
+
+    def same(output: Any, target: Any) -> Tensor:
+        found = prediction(output)
+        if found.numel() != target.numel():
+            return loss(output, target)
+        y = target if target.is_floating_point() else target.to(found.dtype)
+        return function(found.reshape(-1), y.reshape(-1))  # type: ignore[no-any-return]
+
+    return same
+
+
+def _of_batch(metric: Metric, output: Any, y: Any) -> float:
+    """A metric of one batch; NaN where a function finds it unfit: AUC with a single class, say."""
+    try:
+        return float(_measured(metric)(output, y))
+    except ValueError:
+        if not metric.whole:
+            raise
+        return math.nan
+
+
+def _measured(metric: Metric) -> Callable[[Any, Any], Any]:
+    """A metric, likewise."""
+    if metric is mae or metric is usual_mae:
+        return lambda output, y: _apart(prediction(output), y, metric)
+    if metric is accuracy:
+        return lambda output, y: _hits(prediction(output), y, metric)
+    return metric
+
+
+def _apart(output: Tensor, y: Tensor, metric: Metric) -> Any:
+    return (output.reshape(-1) - y.reshape(-1)).abs().mean() if output.numel() == y.numel() else metric(output, y)
+
+
+def _hits(output: Tensor, y: Tensor, metric: Metric) -> Any:
+    if output.ndim != 2 or output.shape[1] < 2 or y.is_floating_point() or y.numel() != len(output):
+        return metric(output, y)
+    return (output.argmax(1) == y.reshape(-1)).double().mean()
+
+
+def _still(output: Tensor) -> Tensor:
+    """As a metric sees it: not in half precision."""
+    return output.detach().float() if output.dtype in (torch.float16, torch.bfloat16) else output.detach()
+
+
+def _parts(pairs: list[Pair]) -> list[Pair]:
+    """Outputs and targets of batches, put together as long as they fit; one pair as a rule."""
+    parts: list[list[Pair]] = []
+    held, last = 0, None
+    for pair in pairs:
+        tensors, size = [v for v in flatten(pair)[0] if isinstance(v, Tensor)], _size(pair[1])
+        whole = all(v.ndim and len(v) == size for v in tensors)
+        kind = [(v.dtype, v.shape[1:]) for v in tensors] if whole else None
+        taken = sum(v.nbytes for v in tensors)
+        if kind is None or kind != last or held + taken > MOST_BYTES:
+            parts.append([])
+            held = 0
+        parts[-1].append(pair)
+        held, last = held + taken, kind
+    return [_joined(part) for part in parts]
+
+
+def _joined(pairs: list[Pair]) -> Pair:
+    flat = [flatten(pair)[0] for pair in pairs]
+    if len(pairs) == 1:
+        return pairs[0]
+    columns = [torch.cat(column) if isinstance(column[0], Tensor) else column[0] for column in zip(*flat, strict=True)]
+    output, y = unflatten(flatten(pairs[0])[1], columns)
+    return output, y
+
+
+def _size(y: Any) -> int:
+    while isinstance(y, dict | tuple):
+        y = next(iter(y.values())) if isinstance(y, dict) else y[0]
+    return len(y)
