@@ -158,15 +158,15 @@ class Definition:
         self.monitor, self.maximize = self.objectives[0]
         self.seeds_by, self.name = arguments.seeds_by_of(seeds_by), arguments.name_of(name, self.family, self.data)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The data that was handed over is for `check`, which can do without where the study was sent to.
-        return {**self.__dict__, "handed": None}
-
     def _searched(self, grid: Any, how: tuple[Any, ...], fixed: tuple[Any, Any]) -> None:
         """The grid to train, or that of a search's first trials, and the values of all other axes."""
         searcher = searching.searcher_of(grid, dict(zip(searching.ARGUMENTS, how, strict=True)), self)
         self.grid, self.searcher = Grid(grid) if searcher is None else Grid.of(searcher.preview()), searcher
         self.fixed = arguments.fixed_of(*fixed, self.grid.axes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The data that was handed over is for `check`, which can do without where the study was sent to.
+        return {**self.__dict__, "handed": None}
 
     @property
     def variants(self) -> list[Variant]:

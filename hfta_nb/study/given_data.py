@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data import Data, Stream
-from hfta_nb.data.streams import is_map_style
+from hfta_nb.data.judging import is_map_style
 from hfta_nb.data.tensors import split_rows
 from hfta_nb.train import Settings
 from hfta_nb.train.batches import EVALUATION_BATCH, Batches
