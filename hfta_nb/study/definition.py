@@ -24,7 +24,7 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
-from hfta_nb.search import PBT, Halving, Mirror
+from hfta_nb.search import PBT, Halving, Mirror, Searcher
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
 from hfta_nb.study.given_data import kept
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 class Definition:
     """The definition of a study; see `Study` for the arguments."""
+
+    grid: Grid
+    searcher: Searcher | None
 
     def __init__(
         self,

@@ -110,7 +110,11 @@ def test_writing_to_its_tensors_is_writing_to_the_array(widths: str, form: str, 
             torch.testing.assert_close(plain.state_dict(), theirs.state_dict(), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_buffers": True}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_buffers": True}, {"multi_avg_fn": get_ema_multi_avg_fn(0.9)}],
+    ids=["plain", "buffers", "multi"],
+)
 def test_averaged_models(options: dict[str, Any]) -> None:
     batches = [(numbers(12, 4, seed=n),) for n in range(3)]
 

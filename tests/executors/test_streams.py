@@ -40,13 +40,13 @@ def pieces(epoch: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 @pytest.mark.as_started  # a loader in a fork finds another class of its name
 @pytest.mark.parametrize("kind", ["loader", "function"])
 def test_a_stream_in_a_worker_gives_what_it_gives_inline(kind: str, tmp_path: Path) -> None:
-    if kind == "loader":
-        loader = DataLoader(Noisy(), 16, shuffle=True, num_workers=1, generator=torch.Generator().manual_seed(3))
-        data = hfta.data.from_loader(loader, Noisy())
-    else:
-        data = hfta.data.from_batches(pieces, pieces)
     curves = {}
     for how in ("inline", "worker"):
+        if kind == "loader":  # anew: its generator goes on from study to study, as from loop to loop
+            loader = DataLoader(Noisy(), 16, shuffle=True, num_workers=1, generator=torch.Generator().manual_seed(3))
+            data = hfta.data.from_loader(loader, Noisy())
+        else:
+            data = hfta.data.from_batches(pieces, pieces)
         options: dict[str, Any] = {"epochs": 2, "device": "cpu", "dtype": "float64", "directory": tmp_path / how}
         study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, data, width=4, **options)
         handle = ended(executors.start(study, kind=how))

@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "cli-seed",
         "hfta_nb/cli/studies.py",
-        '"patience", "monitor", "seed", "dtype", "precision"),',
-        '"patience", "monitor", "dtype", "precision"),',
+        '        "seed",\n        "dtype",\n        "precision",\n',
+        '        "dtype",\n        "precision",\n',
         "--seed is accepted and ignored",
         ("tests/cli/test_run.py",),
     ),
