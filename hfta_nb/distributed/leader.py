@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hfta_nb.array import MemberGenerators
 from hfta_nb.array.access import untimed_block_size
 from hfta_nb.distributed.batches import Announced
 from hfta_nb.distributed.data_parallel import DataParallel
@@ -43,9 +42,8 @@ class Leader:
     def __len__(self) -> int:
         return len(self.step)
 
-    @property
-    def streams(self) -> MemberGenerators:
-        return self.step.streams
+    def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
+        return self.step.measuring(member, function)
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         with self.others.watched():

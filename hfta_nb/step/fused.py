@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
 
 from hfta_nb import optim
-from hfta_nb.array import FusedArray, MemberGenerators, per_member
+from hfta_nb.array import FusedArray, per_member
 from hfta_nb.array.access import Inputs, Program, functions_of, saved_functions, snapshot, tuning_of
 from hfta_nb.array.inspect import program_of
 from hfta_nb.array.saving import tensors_of
@@ -24,6 +25,7 @@ from hfta_nb.step.devices import SeveralDevices
 from hfta_nb.step.extras import Extras
 from hfta_nb.step.graph import FollowUp, StepGraph
 from hfta_nb.step.graph_fast_path import FastPath
+from hfta_nb.step.measuring import measuring
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import (
     Objective,
@@ -95,9 +97,10 @@ class ArrayStep:
     def __len__(self) -> int:
         return len(self.array)
 
-    @property
-    def streams(self) -> MemberGenerators:
-        return self.array.generators
+    def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
+        return measuring(
+            functions_of(self.array), self.array.generators, losses_of(self.definition[1]), member, function
+        )
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         if not self.array.training:

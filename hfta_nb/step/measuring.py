@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.array.access import alone_where_needed, changes, flatten, is_number
+from hfta_nb.array import MemberGenerators
+from hfta_nb.array.access import FunctionStates, alone_where_needed, changes, flatten, is_number
 from hfta_nb.broadcasts import called
 from hfta_nb.errors import ArrayWarning, FamilyError
 from hfta_nb.metrics import Metric
@@ -47,6 +49,23 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
             remedy="let it work on a copy: output.clone(), y.clone()",
         )
     return found
+
+
+@contextmanager
+def measuring(
+    kept: FunctionStates, streams: MemberGenerators, losses: tuple[Any, ...], member: int, function: Any
+) -> Iterator[None]:
+    """See `Step.measuring`.
+
+    Args:
+        kept: what functions keep for each member.
+        streams: the members' random streams.
+        losses: whose values are the same in training and validation.
+        member: its number.
+        function: the metric.
+    """
+    with kept.validating(losses), kept.used((function,)), streams.member(member), kept.alone(member):
+        yield
 
 
 def measured_whole(name: str, metric: Metric, output: Any, target: Any, device: torch.device) -> Tensor:

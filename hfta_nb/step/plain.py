@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from hfta_nb.optim.fused import available
 from hfta_nb.phases import Phase, split
 from hfta_nb.step.accumulation import check_accumulated, every_of
 from hfta_nb.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
+from hfta_nb.step.measuring import measuring
 from hfta_nb.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.step.precision import Precision, whole
 from hfta_nb.step.protocol import (
@@ -112,9 +114,8 @@ class PlainStep:
     def __len__(self) -> int:
         return 1
 
-    @property
-    def streams(self) -> MemberGenerators:
-        return self.generators
+    def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
+        return measuring(self._functions, self.generators, losses_of(self._objective), member, function)
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         with unseen(self.module):

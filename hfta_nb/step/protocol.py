@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
 from hfta_nb import broadcasts
-from hfta_nb.array import MemberGenerators
 from hfta_nb.array.access import Arguments, call_module, tensor_map
 from hfta_nb.losses import Loss
 from hfta_nb.metrics import Metric
@@ -53,9 +53,9 @@ class Step(Protocol):
     def __len__(self) -> int:
         """How many members."""
 
-    @property
-    def streams(self) -> MemberGenerators:
-        """The members' random streams."""
+    def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
+        """The context in which a metric of a whole set is computed for a member: with its random streams, and what the
+        metric keeps for it."""
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         """One optimizer step of each member (one per phase) on a mini-batch; `x` and `y` may be `per_member`.

@@ -6,13 +6,13 @@ import functools
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hfta_nb import events as ev
-from hfta_nb.array import MemberGenerators
 from hfta_nb.data import AnyData, Data, Stream
 from hfta_nb.errors import DataError, StudyError, out_of_memory
 from hfta_nb.events import Event
@@ -191,9 +191,8 @@ class _Nudged:
     def __len__(self) -> int:
         return len(self.inner)
 
-    @property
-    def streams(self) -> MemberGenerators:
-        return self.inner.streams
+    def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
+        return self.inner.measuring(member, function)
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         scores = self.inner.train(x, y, keep)

@@ -318,7 +318,7 @@ class GroupRun(Progress):
         sums: Scores = {}
         by_batches = [name for name, metric in self.metrics.items() if not metric.whole]
         kept = accumulators(by_batches, self.metrics, len(self.step), self.settings.device)
-        whole = WholeSets(self.metrics, self.step.streams, self.settings.device)
+        whole = WholeSets(self.metrics, self.step, self.settings.device)
         samples = 0
         self._prepare()  # members may have left since the last batch
         self.held_out = 0

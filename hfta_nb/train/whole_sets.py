@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array import MemberGenerators
 from hfta_nb.array.access import flatten, unflatten
 from hfta_nb.errors import ArrayWarning, HftaError, MemberError
 from hfta_nb.metrics import Metric
-from hfta_nb.step import OUTPUT, Scores, measured_whole
+from hfta_nb.step import OUTPUT, Scores, Step, measured_whole
 from hfta_nb.train.batches import Batch
 
 MOST_BYTES = 2**26
@@ -29,14 +28,14 @@ class WholeSets:
 
     Args:
         metrics: of which those of whole sets are computed.
-        generators: the members' random streams, from which a metric may draw.
+        step: of the members.
         device: of the members.
     """
 
-    def __init__(self, metrics: Mapping[str, Metric], generators: MemberGenerators, device: torch.device) -> None:
+    def __init__(self, metrics: Mapping[str, Metric], step: Step, device: torch.device) -> None:
         self.metrics = {name: metric for name, metric in metrics.items() if metric.whole}
-        self.generators, self.device = generators, device
-        self._totals = {name: torch.zeros(len(generators), dtype=torch.float64) for name in self.metrics}
+        self.step, self.device = step, device
+        self._totals = {name: torch.zeros(len(step), dtype=torch.float64) for name in self.metrics}
         self._samples = self._parts = 0
         self._begin()
 
@@ -50,7 +49,7 @@ class WholeSets:
         output = scores.pop(OUTPUT, None)
         if output is None:
             return
-        kind, taken = _kind_of(output, batch), _bytes_of(output, batch, len(self.generators))
+        kind, taken = _kind_of(output, batch), _bytes_of(output, batch, len(self.step))
         if self._kept and (kind is None or kind != self._kind or self._bytes + taken > MOST_BYTES):
             self._compute()
         self._kept.append(Batch(_to(output, "cpu"), _to(batch.y, "cpu"), batch.size, batch.own))
@@ -75,14 +74,14 @@ class WholeSets:
         outputs, of_output = _columns([batch.x for batch in self._kept])
         targets, of_target = _columns([batch.y for batch in self._kept])
         own = self._kept[0].own
-        for member in range(len(self.generators)):
+        for member in range(len(self.step)):
             output = unflatten(of_output, [self._joined(column, member) for column in outputs])
-            with self.generators.member(member):
-                for name, metric in self.metrics.items():
-                    # Anew for each, as a function may write into it.
-                    target = unflatten(of_target, [self._joined(column, member if own else None) for column in targets])
+            for name, metric in self.metrics.items():
+                # Anew for each, as a function may write into it.
+                target = unflatten(of_target, [self._joined(column, member if own else None) for column in targets])
+                with self.step.measuring(member, metric.function):
                     value = self._value(name, member, metric, output, target)
-                    self._totals[name][member] += value.double().cpu() * self._size
+                self._totals[name][member] += value.double().cpu() * self._size
         self._samples, self._parts = self._samples + self._size, self._parts + 1
         self._begin()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
 from collections.abc import Callable
@@ -166,7 +167,16 @@ def test_a_metric_of_validation_may_write_into_what_it_gets() -> None:
         return y.double().mean()
 
     metrics = {n: hfta.Metric(m) for n, m in {"a": writing, "b": lambda o, y: y.double().mean()}.items()}
-    whole = whole_sets.WholeSets(metrics, hfta.fuse(members(2)).generators, torch.device("cpu"))
+
+    class Two:
+        def __len__(self) -> int:
+            return 2
+
+        def measuring(self, member: int, function: Any) -> Any:
+            return contextlib.nullcontext()
+
+    step: Any = Two()
+    whole = whole_sets.WholeSets(metrics, step, torch.device("cpu"))
     whole.record({OUTPUT: numbers(2, 24, 3)}, Batch(X, Y, 24))
     assert whole.computed()["b"].tolist() == [Y.double().mean().item()] * 2
     assert Y.any()
