@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hfta_nb import callbacks, crews, data, distributed, fleet, losses, optim
-    from hfta_nb.array import FusedArray, fuse, join, per_member, why_not
+    from hfta_nb.array import FusedArray, fuse, join, member, per_member, why_not
     from hfta_nb.data import Data
     from hfta_nb.errors import HftaError
     from hfta_nb.events import Control
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hfta_nb.study import Result, Study
 
 _WHERE = {
-    **dict.fromkeys(("FusedArray", "fuse", "join", "per_member", "why_not"), "hfta_nb.array"),
+    **dict.fromkeys(("FusedArray", "fuse", "join", "member", "per_member", "why_not"), "hfta_nb.array"),
     **dict.fromkeys(("families", "family"), "hfta_nb.model_zoo"),
     **dict.fromkeys(("Grid", "integers", "linspace", "logspace", "seeds"), "hfta_nb.grid"),
     **dict.fromkeys(("Result", "Study"), "hfta_nb.study"),
@@ -68,6 +68,7 @@ __all__ = [
     "linspace",
     "logspace",
     "losses",
+    "member",
     "optim",
     "per_member",
     "seeds",

@@ -22,6 +22,7 @@ from hfta_nb.array.fusing import fuse, join, why_not
 from hfta_nb.array.lazy import has_lazy, take_shapes
 from hfta_nb.array.stack import blueprint
 from hfta_nb.eager.contexts import not_compiled
+from hfta_nb.eager.current_member import member
 from hfta_nb.eager.ownership import Follower
 from hfta_nb.members.arena import Arena, Span
 from hfta_nb.members.generators import MemberGenerators
@@ -44,6 +45,7 @@ __all__ = [
     "fuse",
     "has_lazy",
     "join",
+    "member",
     "not_compiled",
     "owner",
     "per_member",

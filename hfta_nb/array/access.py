@@ -16,6 +16,7 @@ from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.array.user_functions import alone_where_needed, changes
 from hfta_nb.eager import attributes, saved_functions
+from hfta_nb.eager.current_member import alone
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.foreign_leaves import check_leaves
 from hfta_nb.eager.function_states import FunctionStates
@@ -40,6 +41,7 @@ __all__ = [
     "HeldLoss",
     "Inputs",
     "Program",
+    "alone",
     "alone_where_needed",
     "attach",
     "attribute_changes",

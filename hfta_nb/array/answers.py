@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from hfta_nb.array import initialising, surgery
 from hfta_nb.array.foreign_optimizers import cure
+from hfta_nb.eager.current_member import refuse_all, shown_attribute
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning, FusionError, OptimError
@@ -44,7 +45,7 @@ class Answering:
     def __getattr__(self, name: str) -> Any:
         """An attribute that the model keeps on itself (`array.hidden`); the first member's, if members have set it."""
         held = _attributes(self)
-        return held[name] if name in held else super().__getattr__(name)  # type: ignore[misc]
+        return shown_attribute(self, held[name]) if name in held else super().__getattr__(name)  # type: ignore[arg-type, misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the model has (`array.hidden = None`), for all members."""
@@ -81,6 +82,7 @@ class Answering:
             IndexError: there is no such member.
             FusionError: a slice or list is empty, or holds a number that is not a member; the index is no number.
         """
+        refuse_all(self, "array[...]")  # type: ignore[arg-type]
         count = len(self._state)
         if isinstance(index, str) or not (isinstance(index, slice | Sequence) or hasattr(index, "__index__")):
             accepted = f"a whole number below {count}, a slice, or a list of numbers"
@@ -133,9 +135,10 @@ class Answering:
 
 
 def _attributes(array: Answering) -> dict[str, Any]:
-    """The attributes of the model that are no attributes of an array; none while the array is being made."""
+    """The attributes of the model, or of the member for which a loss is computed, that are no attributes of an array;
+    none while the array is being made."""
     own = array.__dict__
-    return own["_state"].skeleton.__dict__ if own.get("_built") else {}
+    return own["_model"].__dict__ if own.get("_built") else {}
 
 
 def _torch_optimizer(frame: FrameType) -> type[Optimizer] | None:

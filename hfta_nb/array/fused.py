@@ -242,7 +242,7 @@ class FusedArray(Adjustable, Answering, Savable):
         self.take_over()
         given = x, target_of(function, y)
         inputs = Inputs.of(given, len(self))
-        call = function_call(function, inputs, self.generators.device)
+        call = function_call(self._state, function, inputs)
 
         def run() -> Any:
             with threads.thread_scope(self._state.settings.threads):
@@ -370,7 +370,7 @@ class FusedArray(Adjustable, Answering, Savable):
     def _taken(self) -> None:
         """Take over the containers of the skeleton, so that names and flags are those of the plain module."""
         # The skeleton is one plain module: calls go through it with a member's tensors in place.
-        storage.share(self._skeleton, self)
+        storage.show_members(self, self._state)
         self.training = self._skeleton.training
         self._laid()
 

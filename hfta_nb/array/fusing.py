@@ -13,6 +13,7 @@ from hfta_nb.array.stack import blueprint, check_members, stack_members
 from hfta_nb.array.storage import take
 from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.model_hooks import check_hooks
 from hfta_nb.eager.shared_modules import tell_of_shared
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
@@ -63,6 +64,7 @@ def fuse(
             remedy = "join arrays with hfta_nb.join(a, b), or fuse their members: fuse([*a, *b])"
             raise FusionError("an array, not a plain module", where=f"fuse, member {i}", remedy=remedy)
     check_members(members, seeds)
+    check_hooks(members)
     if seeds is None:
         seeds = torch.randint(2**62, (len(members),)).tolist()
     if rng not in ("exact", "fast"):

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from hfta_nb.array.storage import take
 from hfta_nb.broadcasts import called
+from hfta_nb.eager.current_member import current
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning
+from hfta_nb.members.identity import identity
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import tensor_map
 from hfta_nb.replay.calls import Calls, over
-from hfta_nb.replay.signature import identity
 
 _MOST = 8
 """The most losses whose recordings are kept."""
@@ -77,7 +78,8 @@ class LossCalls:
 
     def _loss(self, module: nn.Module, leaves: Sequence[Any]) -> Tensor:
         output, target = leaves
-        return scalar(called(self.function, output, target))
+        with current(None, self.outer.state, self.calls.state.engine.watching):
+            return scalar(called(self.function, output, target))
 
 
 class OwnLosses:

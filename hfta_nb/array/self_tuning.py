@@ -20,10 +20,11 @@ from hfta_nb.array.schedule_trial import Trial
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
+from hfta_nb.members.identity import identity
 from hfta_nb.replay.calls import Calls
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.signature import form as form_of
-from hfta_nb.replay.signature import identity, settings, watched
+from hfta_nb.replay.signature import settings, watched
 from hfta_nb.replay.steps import BackwardArgs
 from hfta_nb.replay.trace import NotRecordableError
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.current_member import share
 from hfta_nb.eager.engine import Engine
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.padding import Padding
@@ -18,9 +20,6 @@ from hfta_nb.members.marks import marked
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.padded.blueprint import Blueprint
 from hfta_nb.padded.runtime import PaddedArchitectures
-
-CONTAINERS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-"""The attributes in which `torch.nn.Module` stores its tensors and submodules."""
 
 
 def take(
@@ -46,11 +45,11 @@ def take(
         build(state)
 
 
-def share(source: nn.Module, target: nn.Module) -> nn.Module:
-    """Share the parameters, buffers and submodules of another module: changes in one apply to both."""
-    for name in CONTAINERS:
-        object.__setattr__(target, name, getattr(source, name))
-    return target
+def show_members(array: nn.Module, state: ArrayState) -> None:
+    """Let an array show the tensors and submodules of all members; `current_member` shows those of one."""
+    share(state.skeleton, array)
+    array.__dict__["_model"] = state.skeleton  # no submodule of it
+    state.face = weakref.ref(array)
 
 
 def build(state: ArrayState) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.module_references import note_references, rebound
-from hfta_nb.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.eager.mutable_values import Memo, agree, copy_value, is_mutable, restore_value, same_value
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
@@ -71,9 +71,9 @@ class Attributes:
         for place, value in changes.items():
             self.values.setdefault(place, [MISSING] * self.members)[index] = value
 
-    def assign(self, place: Any, value: Any) -> None:
-        """Give all members a value, each its own copy; or `MISSING`, none."""
-        self.values[place] = [self.copied(value) for _ in range(self.members)]
+    def assign(self, place: Any, values: Sequence[Any]) -> None:
+        """Give the members copies of these values; or `MISSING`, none."""
+        self.values[place] = [self.copied(value) for value in values]
 
     def drop(self, index: int) -> None:
         """Remove all attributes of a member."""
@@ -114,9 +114,11 @@ class Attributes:
                     self.keep(index, {place: value})
                 continue
             leaves, rebuild = flatten(value)
-            stacked = [context.stacked(v) if isinstance(v, Tensor) else v for v in leaves]
+            # Not `select`, whose backward has the size of all members for each of them.
+            stacked = [context.stacked(v).unbind(0) if isinstance(v, Tensor) else v for v in leaves]
             for i, index in enumerate(indices):
-                own = [v.select(0, i) if isinstance(v, Tensor) else self.copied(v) for v in stacked]
+                pairs = zip(leaves, stacked, strict=True)
+                own = [rows[i] if isinstance(v, Tensor) else self.copied(v) for v, rows in pairs]
                 self.keep(index, {place: unflatten(rebuild, own)})
 
 
@@ -370,13 +372,6 @@ def put(root: nn.Module, given: Mapping[AttributeKey, Any]) -> None:
         _set(root.get_submodule(path), name, _copy_of(unflatten(rebuild, own)))
 
 
-def _agree(a: Any, b: Any) -> bool:
-    try:
-        return same_value(a, b) or bool(a == b)
-    except Exception:  # values whose comparison fails count as different
-        return False
-
-
 def joined(
     values: list[Any], context: Context, place: Sequence[str], copied: Callable[[Any], Any] | None = None
 ) -> Any:
@@ -393,7 +388,7 @@ def joined(
             with context.outside():
                 stacked = torch.stack(column)
             out.append(context.wrapped(stacked))
-        elif all(_agree(v, column[0]) for v in column):
+        elif all(agree(v, column[0]) for v in column):
             out.append((copied or _copy_of)(column[0]))
         else:
             raise Disagreement(f"members have different values of {'.'.join(filter(None, place))}")

@@ -214,6 +214,8 @@ class Engine:
     def _executable(self, run: BlockTensors) -> ExecutableModule:
         def finish(replaced: Mapping[str, Tensor]) -> None:
             for name, value in replaced.items():
+                if value.requires_grad and not all(p.is_leaf for p in run.parameters.values()):
+                    raise _learning_buffer(name)
                 buffer = run.buffers[name]
                 if buffer.shape == value.shape and buffer.dtype == value.dtype:
                     buffer.copy_(value)
@@ -374,8 +376,19 @@ class Engine:
             attributes=self.attributes,
             watching=self.watching,
             process_streams=self.process_streams,
+            keeping=self.functions.writes,
             path=None if self.paths is None else CallPath(),
         )
+
+
+def _learning_buffer(name: str) -> FusionError:
+    """The error of a buffer whose gradient the caller of ``array(x)`` might expect."""
+    return FusionError(
+        "a buffer is replaced by a tensor with a gradient, which a buffer of all members can't keep",
+        where=f"array(x), `{name}`",
+        remedy="don't register it as a buffer: as a plain attribute, array.kl has the member axis and a gradient; "
+        "or detach() it, or read it in the loss of array.backward from hfta_nb.member()",
+    )
 
 
 def _own(value: Any, state: Mapping[str, Tensor]) -> bool:

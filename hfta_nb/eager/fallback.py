@@ -16,11 +16,12 @@ from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.member_modules import MemberModules, restore_storage
+from hfta_nb.eager.model_hooks import hooked
 from hfta_nb.errors import MemberError
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten, versions
 from hfta_nb.own_lines import told
-from hfta_nb.rules.base import Context, SharedWrite
+from hfta_nb.rules.base import Context, Disagreement, SharedWrite
 from hfta_nb.rules.members import joined
 
 
@@ -66,6 +67,7 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
     def handler(
         context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        _see_hooks(context, module)
         leaves, rebuild = flatten((args, kwargs))
         batched = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
         state = slots.current()
@@ -116,6 +118,16 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
         return out
 
     return handler
+
+
+def _see_hooks(context: Context, module: nn.Module) -> None:
+    """Check that no hook within a submodule that runs member by member may keep what it sees.
+
+    Raises:
+        Disagreement: one may; then the whole model runs member by member.
+    """
+    if context.keeping and any(inner is not module for inner in hooked(module)):
+        raise Disagreement("a hook keeps values within a submodule that runs member by member")
 
 
 def _below(attributes: Mapping[AttributeKey, Any], path: str) -> dict[AttributeKey, Any]:

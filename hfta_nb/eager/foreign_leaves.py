@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.autograd_nodes import nodes
+from hfta_nb.eager.foreign_reads import refused
+from hfta_nb.eager.ownership import owner_of
 from hfta_nb.eager.reach import Reach
 from hfta_nb.errors import FusionError
 
@@ -38,13 +40,16 @@ def check_leaves(results: Iterable[Tensor], own: Iterable[Tensor], functions: tu
         functions: what was called: the model, the loss.
 
     Raises:
-        FusionError: a tensor of neither kind requires a gradient.
+        FusionError: a tensor of neither kind requires a gradient, or one that holds all members.
     """
     if not torch.is_grad_enabled():
         return
     found = foreign_leaves([v for v in results if v.requires_grad], own)
     if not found:
         return
+    of_arrays = next((owner for owner in map(owner_of, found) if owner is not None), None)
+    if of_arrays is not None:
+        raise refused(of_arrays[1])
     reached = Reach(functions).tensors
     leaf = next((v for v in found if id(v) in reached), next((v for v in found if isinstance(v, nn.Parameter)), None))
     if leaf is None:

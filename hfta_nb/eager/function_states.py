@@ -3,8 +3,7 @@
 A loss may count its calls or keep an average: in an attribute, a closure, a global variable, a list. Alone, each member
 has a loss of its own, called once a step. Here one function stands for all. So the values that it changes are taken
 out after each block of members, kept per member, and put in again before the member's next call, as the attributes of
-the model are (`attributes`). Between calls the function shows the first member's values, and what the user writes there
-is given to all members.
+the model are, and shown between calls (`shown_attributes`): what hooks of the model collect has the member axis.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ from hfta_nb.eager.fingerprint import fingerprint
 from hfta_nb.eager.holders import GONE, Holder, Owners, of_library
 from hfta_nb.eager.mutable_values import STREAMS, copy_value, is_mutable, restore_value, same_value
 from hfta_nb.eager.reach import Reach
+from hfta_nb.eager.shown_attributes import divided, together
 from hfta_nb.errors import FusionError
 from hfta_nb.members.held import walk
+from hfta_nb.members.tree import flatten
 from hfta_nb.rules.base import Context, Disagreement
 
 Place = tuple[Holder, Any]
@@ -44,35 +45,37 @@ class FunctionStates:
 
     Args:
         members: their number.
-        shows: between calls, functions show the first member's values.
+        shows: between calls, functions show the members' values.
 
     Attributes:
         values: by place, one per member; members whose call has not changed it have none.
         aside: the same of metrics in training while there is a validation, and the other way round; see `validating`.
         called: the functions of the call under way.
+        writes: some of their code seems to change what it keeps.
     """
 
     def __init__(self, members: int, shows: bool = True) -> None:
         self.values, self.aside, self.shows = _Values(members), _Values(members), shows
         self.called: tuple[Any, ...] = ()
+        self._model: nn.Module | None = None
         self._now: list[Holder] = []
-        self._writes = False
+        self.writes = False
         self._stuck: list[tuple[types.GeneratorType[Any, Any, Any], str, Any]] = []
         self._own: dict[Place, Any] = {}
-        self._shown: dict[Place, Any] = {}
+        self._shown: dict[Place, tuple[Any, list[Any]]] = {}
         self._seen: dict[Place, Any] = {}
 
     # Calls.
 
     @contextmanager
-    def used(self, functions: tuple[Any, ...]) -> Iterator[None]:
-        """The context of a call of some functions, of one or more members, as often as need be."""
+    def used(self, functions: tuple[Any, ...], model: nn.Module | None = None) -> Iterator[None]:
+        """The context of a call of functions and hooks, for members of a model that tracks its own attributes."""
         if not functions or self.called:
             yield
             return
-        self.called = functions
+        self.called, self._model = functions, model
         reach = self._reached(functions)
-        self._now, self._writes = reach.holders, reach.writes
+        self._now, self.writes = reach.holders, reach.writes
         self._stuck = [(v, label, _frame(v)) for v, label in reach.stuck if isinstance(v, types.GeneratorType)]
         for holder in self._now:
             self._take_written(holder)
@@ -83,7 +86,7 @@ class FunctionStates:
         finally:
             for holder in self._now:
                 self._show(holder)
-            self.called, self._now, self._stuck = (), [], []
+            self.called, self._now, self._stuck, self._model, self.writes = (), [], [], None, False
 
     @contextmanager
     def of_one(self, functions: tuple[Any, ...]) -> Iterator[None]:
@@ -204,7 +207,7 @@ class FunctionStates:
             learned = isinstance(value, nn.Parameter) and value.requires_grad
             if learned or (holder, name) in given or not is_mutable(value) or id(value) in known:
                 continue
-            if isinstance(value, Tensor) and (not self._writes or value.nbytes > _MOST_BYTES):
+            if isinstance(value, Tensor) and (not self.writes or value.nbytes > _MOST_BYTES):
                 found[name] = _Version(value)
                 continue
             with suppress(TypeError):
@@ -238,7 +241,7 @@ class FunctionStates:
     def _reached(self, functions: tuple[Any, ...]) -> Reach:
         """What functions reach, with their own values in place."""
         while True:
-            reach = Reach(functions)
+            reach = Reach(functions, self._model)
             shown = [h for h in reach.holders if h.shown is not None]
             if not shown:
                 return reach
@@ -246,13 +249,13 @@ class FunctionStates:
                 holder.shown._hide(holder)
 
     def _hide(self, holder: Holder) -> None:
-        """Put a holder's own values back; what the user has written meanwhile is all members'."""
+        """Put a holder's own values back; what the user has written meanwhile is the members'."""
         holder.shown, now = None, holder.values()
         for place in [p for p in self._own if p[0] is holder]:
-            own, shown = self._own.pop(place), self._shown.pop(place)
+            own, (shown, leaves) = self._own.pop(place), self._shown.pop(place)
             value = now.get(place[1], GONE)
             if fingerprint(value) != shown:
-                self.values.assign(place, value)
+                self.values.assign(place, divided(value, leaves, self.values.members))
                 self._note(place, value)
             else:
                 holder.put(place[1], own)
@@ -265,21 +268,21 @@ class FunctionStates:
             known, content = self._seen[place]
             # Another array's call may have changed a tensor in place, and put its content back.
             if fingerprint(value) != known and not same_value(value, content):
-                self.values.assign(place, value)
+                self.values.assign(place, [value] * self.values.members)
 
     def _show(self, holder: Holder) -> None:
-        """Let a holder show the first member's values."""
+        """Let a holder show the members' values."""
         now = holder.values()
         for place, values in self.values.values.items():
-            if place[0] is not holder or values[0] is MISSING:
+            if place[0] is not holder or all(v is MISSING for v in values):
                 continue
             own = now.get(place[1], GONE)
             self._note(place, own)
             if not self.shows:
                 continue
             self._own[place] = own
-            holder.put(place[1], values[0])
-            self._shown[place] = fingerprint(holder.values().get(place[1], GONE))
+            holder.put(place[1], shown := together(values))
+            self._shown[place] = fingerprint(holder.values().get(place[1], GONE)), flatten(shown)[0]
             holder.shown = self
 
     def _note(self, place: Place, value: Any) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hfta_nb.broadcasts import called
 from hfta_nb.eager.autograd_nodes import nodes, own_function
+from hfta_nb.eager.current_member import current
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.foreign_leaves import check_leaves
@@ -61,18 +62,19 @@ def target_of(function: Callable[..., Any], y: Any) -> Any:
     return y if make is None else make(y)
 
 
-def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
+def loss_call(state: ArrayState, loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Call:
     """The computation of `FusedArray.backward` for a member: its loss and auxiliary result.
 
     Args:
+        state: of the array.
         loss_fn: computes the loss from one member's output and the target; with `has_aux`, the loss and any tree.
         inputs: the arguments of the model and the target.
         has_aux: whether `loss_fn` returns an auxiliary result.
     """
+    evaluated = _evaluated(state, loss_fn, inputs)
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
-        given, target = inputs.structure(leaves)
-        result = called(of_member(loss_fn, module), call_module(module, given), target)
+        result = evaluated(module, leaves)
         loss, aux = result if has_aux else (result, None)
         loss = scalar(loss)
         return loss, as_tensors(aux, loss.device)
@@ -80,12 +82,25 @@ def loss_call(loss_fn: Callable[..., Any], inputs: Inputs, has_aux: bool) -> Cal
     return call
 
 
-def function_call(function: Callable[..., Any], inputs: Inputs, device: torch.device) -> Call:
-    """The computation of `FusedArray.evaluate` for a member."""
+def function_call(state: ArrayState, function: Callable[..., Any], inputs: Inputs) -> Call:
+    """The computation of `FusedArray.evaluate` for a member: what a function makes of its output and the target."""
+    evaluated, device = _evaluated(state, function, inputs), state.generators.device
+
+    def call(module: nn.Module, leaves: list[Any]) -> Any:
+        return as_tensors(evaluated(module, leaves), device)
+
+    return call
+
+
+def _evaluated(state: ArrayState, function: Callable[..., Any], inputs: Inputs) -> Call:
+    """What a function makes of a member's output and the target, as it returns it."""
+    watching = function not in state.met
 
     def call(module: nn.Module, leaves: list[Any]) -> Any:
         given, target = inputs.structure(leaves)
-        return as_tensors(called(of_member(function, module), call_module(module, given), target), device)
+        own, output = of_member(function, module), call_module(module, given)
+        with unseen(module), current(module, state, watching):
+            return called(own, output, target)
 
     return call
 

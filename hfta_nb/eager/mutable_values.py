@@ -102,6 +102,14 @@ def same_value(a: Any, b: Any, depth: int = 0) -> bool:
         return False
 
 
+def agree(a: Any, b: Any) -> bool:
+    """True if two members' values count as the same."""
+    try:
+        return same_value(a, b) or bool(a == b)
+    except Exception:  # values whose comparison fails count as different
+        return False
+
+
 def restore_value(value: Any, before: Any) -> Any:
     """The previous value, in the same object if possible.
 

@@ -60,6 +60,7 @@ class Reach:
 
     Args:
         functions: losses, metrics, or other functions.
+        apart: a model, whose modules are left out.
 
     Attributes:
         holders: of everything that may change.
@@ -68,17 +69,21 @@ class Reach:
         stuck: values that advance when they are used, and that can't be copied, with how a person reaches them.
     """
 
-    def __init__(self, functions: tuple[Any, ...]) -> None:
+    def __init__(self, functions: tuple[Any, ...], apart: nn.Module | None = None) -> None:
         self.holders: list[Holder] = []
         self.writes = False
         self.tensors: dict[int, tuple[Tensor, str]] = {}
         self.stuck: list[tuple[Any, str]] = []
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[int, Any] = {} if apart is None else {id(m): m for m in apart.modules()}
         self._names: set[str] = set()
         self._modules: list[types.ModuleType] = []
         self._scopes: list[tuple[Scope, str]] = []
         self._waiting: list[tuple[Any, str]] = [(f, _called(f)) for f in functions]
         self._search()
+
+    def objects(self) -> list[Holder]:
+        """The holders that are containers or objects, not variables of functions, classes or modules."""
+        return [h for h in self.holders if not isinstance(h, Cell | FunctionAttributes | Arguments | ClassData | Scope)]
 
     def _search(self) -> None:
         while True:

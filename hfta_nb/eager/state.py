@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from hfta_nb.eager.ownership import Follower
 from hfta_nb.eager.padding import Padding
 from hfta_nb.members.arena import Arena
 from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.identity import MetFunctions
 from hfta_nb.members.tensor_slots import TensorSlots
 
 
@@ -51,6 +52,8 @@ class ArrayState:
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
         told_of_sums: True if the warning about gradients of shared inputs was given.
+        met: the losses and metrics of earlier calls; what a new one reads is watched.
+        face: returns the array, which shows one member while the loss of that member is computed; see `current`.
     """
 
     skeleton: nn.Module
@@ -78,9 +81,17 @@ class ArrayState:
         self.capture, self.told, self.told_of_sums = True, False, False
         self.rewrites: bool | None = None
         self.shared: frozenset[str] = frozenset()
+        self.met = MetFunctions()
+        self.face: Callable[[], nn.Module | None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.generators)
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The skeleton, and a plain module of each architecture where members differ."""
+        architectures = self.engine.architectures
+        return [self.skeleton, *(() if architectures is None else architectures.templates)]
 
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""
@@ -126,8 +137,7 @@ class ArrayState:
 
     def own_attributes(self) -> AbstractContextManager[None]:
         """The context in which the skeleton has its own attributes; see `ShownAttributes`."""
-        # Names of attributes in the skeleton are not those in the modules of other architectures.
-        if self.pending or self.engine.architectures is not None:
+        if self.pending:
             return nullcontext()
         return self.engine.shown.hidden(lambda: self.engine.attributes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -59,6 +59,7 @@ def prepare(module: nn.Module, memo: dict[int, Any]) -> Callable[[], None]:
     """
     modules = list(module.modules())
     parts = {id(v) for m in modules for v in (m, *m._parameters.values(), *m._buffers.values()) if v is not None}
+    memo.update((id(kept), kept) for kept in _hook_objects(modules) if not _refers(kept, parts))
     rebound = rebind((v for m in modules for v in vars(m).values()), parts, memo)
 
     def finish() -> None:
@@ -97,6 +98,15 @@ def rebind(values: Iterable[Any], parts: Collection[int], memo: dict[int, Any]) 
                 new.__kwdefaults__ = copy.deepcopy(old.__kwdefaults__, memo)
 
     return finish
+
+
+def _hook_objects(modules: Iterable[nn.Module]) -> Iterator[Any]:
+    """Objects that are hooks of modules, or whose methods are: copies share them, as they share functions."""
+    for module in modules:
+        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values()):
+            kept = getattr(hook, "__self__", hook)
+            if not isinstance(kept, nn.Module | types.FunctionType | type):
+                yield kept
 
 
 def _refers(value: Any, parts: Collection[int]) -> bool:

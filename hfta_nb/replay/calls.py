@@ -79,11 +79,12 @@ class Calls:
             return replayed
         loss_fn, given, has_aux, scale, only = args
         inputs = Inputs.of(given, len(self.state))
-        call = loss_call(loss_fn, inputs, has_aux)
+        call = loss_call(self.state, loss_fn, inputs, has_aux)
         computation = Computation(call, True, scale, only, (loss_fn,))
         run = self.steps.recorder(entry, args, call)
         gradients, (losses, aux) = self._eagerly("backward", inputs, run, computation)
         gradients.deliver()
+        self.state.met.add(loss_fn)
         return losses, aux
 
     def again(self, tensors: tuple[Tensor, ...]) -> Any:
@@ -124,7 +125,9 @@ class Calls:
         def run(inputs: Inputs) -> Any:
             return over(self.state, call, inputs, leaf_blocks(self.state))
 
-        return self._result(("evaluate", function), given, inputs, run, call)
+        found = self._result(("evaluate", function), given, inputs, run, call)
+        self.state.met.add(function)
+        return found
 
     def _result(
         self, what: tuple[str, Any], given: Any, inputs: Inputs, run: Callable[[Inputs], Any], call: Call

@@ -69,13 +69,18 @@ class Guards:
         root: the model.
         functions: other functions that are called, for example a loss.
         set_anew: attributes, by the id of their module, that are set before each call.
+        face: the array, as which a loss sees the model.
 
     Raises:
         UnclearError: the code cannot be analysed.
     """
 
     def __init__(
-        self, root: nn.Module, functions: tuple[Any, ...], set_anew: Mapping[int, tuple[str, ...]] | None = None
+        self,
+        root: nn.Module,
+        functions: tuple[Any, ...],
+        set_anew: Mapping[int, tuple[str, ...]] | None = None,
+        face: nn.Module | None = None,
     ) -> None:
         self._set_anew = set_anew or {}
         self._containers: list[tuple[Any, Any]] = []
@@ -83,7 +88,7 @@ class Guards:
         self._cells: list[tuple[types.CellType, Any]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._tensors: list[Tensor] = []
-        self._seen: set[int] = set()
+        self._seen = {id(face)}
         self._alive: list[Any] = []
         self._names: set[str] = {"forward"}
         self._classes: list[tuple[type, str]] = []
@@ -324,11 +329,11 @@ def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:
     """
     architectures = state.engine.architectures
     if architectures is None:
-        return Guards(state.skeleton, functions)
+        return Guards(state.skeleton, functions, face=state.face())
     set_anew: dict[int, tuple[str, ...]] = {}
     for site in architectures.sites:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
     values = tuple(value for site in architectures.sites for value in site.values.values())
     # Roomy members all run through the skeleton.
     templates = () if architectures.roomy else architectures.templates
-    return Guards(state.skeleton, (*functions, *templates, *values), set_anew)
+    return Guards(state.skeleton, (*functions, *templates, *values), set_anew, state.face())

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.identity import identity
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.build_program import build_program
 from hfta_nb.replay.cache_entry import CacheEntry, outputs_of, rooms_for
@@ -18,7 +19,7 @@ from hfta_nb.replay.layouts import LAST, Layout, turned_all
 from hfta_nb.replay.program import Program
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.record import Recorder
-from hfta_nb.replay.signature import form, identity
+from hfta_nb.replay.signature import form
 from hfta_nb.replay.verify import Before, proven
 
 Run = Callable[[Inputs], Any]

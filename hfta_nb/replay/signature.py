@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 import torch
@@ -22,16 +21,6 @@ def state_of(state: ArrayState) -> tuple[Any, ...]:
     float32 = precision.float32(state.generators.device)
     training = state.skeleton.training
     return how.block_size, how.threads, lanes, how.fast_rng, training, float32, settings()
-
-
-def identity(function: Any) -> Any:
-    """An identity that is equal for functions created repeatedly from the same code, for example a lambda in a loop."""
-    if isinstance(function, types.FunctionType) and not function.__kwdefaults__:
-        cells = tuple(id(c.cell_contents) for c in function.__closure__ or ())
-        return id(function.__code__), id(function.__globals__), cells, tuple(map(id, function.__defaults__ or ()))
-    if isinstance(function, types.MethodType):
-        return id(function.__func__), id(function.__self__)
-    return id(function)
 
 
 def form(tree: Any, *, grads: bool = False) -> Any:

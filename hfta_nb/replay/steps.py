@@ -12,12 +12,13 @@ from hfta_nb.eager.blocks import leaf_blocks
 from hfta_nb.eager.engine import Call, Inputs
 from hfta_nb.eager.gradients import Gradients
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.members.identity import identity
 from hfta_nb.replay.delivery import delivered
 from hfta_nb.replay.guards import Guards
 from hfta_nb.replay.inductor.decide import decide
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.recorded_step import RecordedStep, StepEntry
-from hfta_nb.replay.signature import form, identity
+from hfta_nb.replay.signature import form
 from hfta_nb.replay.verify import Before
 
 

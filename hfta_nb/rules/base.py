@@ -66,6 +66,7 @@ class Context:
         attributes: attributes that members have set on themselves.
         watching: find out whether the model changes values that it holds.
         process_streams: random streams of Python and NumPy.
+        keeping: hooks or losses may keep values for each member.
         path: receives the functions that the model calls; None if nobody asks.
         copies: addresses of the memory of parameters that are copies, which what the model writes there would be lost
             with.
@@ -85,6 +86,7 @@ class Context:
     attributes: Any = None
     watching: bool = False
     process_streams: ProcessStreams = field(default_factory=ProcessStreams)
+    keeping: bool = False
     path: CallPath | None = None
     copies: set[int] = field(default_factory=set)
 

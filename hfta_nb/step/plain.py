@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from hfta_nb.array import MemberGenerators, PerMember
 from hfta_nb.array.access import (
     FunctionStates,
+    alone,
     attribute_changes,
     call_module,
     check_leaves,
@@ -203,7 +204,9 @@ class PlainStep:
         """What a function gives of the module's output; what it keeps between calls is this member's."""
         with self._functions.of_one((function,)):
             own = self.module if module is None else module
-            return of_member(function, own)(call_module(own, x), y)
+            given, output = of_member(function, own), call_module(own, x)
+            with unseen(own), alone(own):
+                return given(output, y)
 
     def _clip(self, update: _Update) -> None:
         if update.limit is not None:

@@ -5,6 +5,7 @@ It shares no conversion with the package. A situation is trained for `STEPS` ste
 replayed, in each of its forms:
 
 - ``backward``: ``array.backward(loss, x, y)``
+- ``member``: the same, where the loss reads its model by `hfta.member`
 - ``losses``: ``array.losses(loss, array(x), y)``
 - ``forward``: ``array(x)``, and the user's loss of each member's row
 - ``study``: `Study`, one step an epoch; it has the validation's curves as well
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
@@ -61,6 +63,8 @@ class Situation:
         loss: makes the loss as the user writes it, anew for each training; it may hold parameters and state.
         build: makes the model.
         x, y: the one batch, which is also what is validated; `y` may be any tree.
+        reads: in place of `loss`, computes the loss of a model, its output and the target.
+        outside: computes the M losses of an array, ``array(x)`` and the target in the form ``forward``.
         metrics: makes the metrics of a study; None for the family's.
         forms: in which it is trained.
         refused: by form, the class of the error of the first call and a pattern of its message.
@@ -72,10 +76,12 @@ class Situation:
 
     kind: int
     name: str
-    loss: Callable[[], Any]
+    loss: Callable[[], Any] = lambda: F.mse_loss
     build: Callable[[], nn.Module] = Regressor
     x: Any = field(default_factory=lambda: numbers(12, 4))
     y: Any = field(default_factory=lambda: numbers(12, 1, seed=1))
+    reads: Callable[[Any, Any, Any], Tensor] | None = None
+    outside: Callable[[Any, Any, Any], Tensor] | None = None
     metrics: Callable[[], dict[str, Any]] | None = None
     forms: Sequence[str] = ("backward", "losses", "forward", "study")
     refused: Mapping[str, tuple[type[Exception], str]] = field(default_factory=dict)
@@ -108,8 +114,11 @@ def built(situation: Situation, seed: int) -> nn.Module:
     return situation.build().double()
 
 
-def made_loss(situation: Situation) -> Any:
-    """A loss of the user's, in float64 where it is a module."""
+def made_loss(situation: Situation, model: Any = None) -> Any:
+    """A loss of the user's, in float64 where it is a module; one that reads reads this model, or `hfta.member`."""
+    if situation.reads is not None:
+        reads = situation.reads
+        return lambda o, y: reads(hfta.member() if model is None else model, o, y)
     loss = situation.loss()
     return loss.double() if isinstance(loss, nn.Module) else loss
 
@@ -123,7 +132,8 @@ def weights_of(model: nn.Module, loss: Any) -> dict[str, Tensor]:
 
 def alone(situation: Situation, seed: int, validated: bool = True) -> Trained:
     """The user's own loop for one member, with a validation after each step or without."""
-    model, loss, metrics = built(situation, seed), made_loss(situation), (situation.metrics or dict)()
+    model, metrics = built(situation, seed), (situation.metrics or dict)()
+    loss = made_loss(situation, model)
     own = list(loss.parameters()) if isinstance(loss, nn.Module) else []
     optimizer = torch.optim.Adam([*model.parameters(), *own], lr=LR)
     found = Trained()
@@ -150,6 +160,8 @@ def by_array(situation: Situation, form: str, seeds: Sequence[int] = SEEDS) -> l
     array = hfta.fuse([built(situation, seed) for seed in seeds])
     losses = [made_loss(situation) for _ in seeds]
     loss = situation.handed(losses)
+    if situation.reads is not None and form != "member":
+        loss = made_loss(situation, array)
     optimizers = [hfta.optim.Adam(array, lr=LR)]
     if isinstance(loss, hfta.FusedArray) and next(loss.parameters(), None) is not None:
         optimizers.append(hfta.optim.Adam(loss, lr=LR))
@@ -157,11 +169,13 @@ def by_array(situation: Situation, form: str, seeds: Sequence[int] = SEEDS) -> l
     for _ in range(STEPS):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        if form == "backward":
+        if form in ("backward", "member"):
             values = array.backward(loss, situation.x, situation.y)
         else:
             out = array(situation.x)
-            if form == "losses":
+            if situation.outside is not None and form == "forward":
+                values = situation.outside(array, out, situation.y)
+            elif form == "losses":
                 values = array.losses(loss, out, situation.y)
             else:
                 values = torch.stack([own(out[i], situation.y) for i, own in enumerate(losses)])
