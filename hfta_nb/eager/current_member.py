@@ -134,7 +134,7 @@ def _refuse(*_: Any, **__: Any) -> NoReturn:
 class _Refused(dict[Any, Any]):
     """In place of the tensors and submodules of an array in a loss that gets outputs only."""
 
-    __contains__ = __getitem__ = __iter__ = __call__ = get = items = keys = values = _refuse  # type: ignore[assignment]
+    __contains__ = __getitem__ = __iter__ = __call__ = get = items = keys = values = _refuse
 
 
 @contextmanager
