@@ -117,16 +117,22 @@ def told_attributes(values: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
     for (path, name), value in values.items():
         try:
             found.append([path, name, _told(value)])
-        except TypeError:
-            where = f"{path}.{name}".lstrip(".")
-            words = f"{where}: a {type(value).__name__} that the model has set is not in checkpoints; a run that is "
-            warnings.warn(f"{words}resumed begins with the value that building gives it", StoreWarning, stacklevel=2)
+        except TypeError:  # most models set such a value anew in each forward; who resumes a run is told
+            found.append([path, name, {"lost": type(value).__name__}])
     return found
 
 
 def attributes_from(told: Sequence[Sequence[Any]]) -> dict[tuple[str, str], Any]:
-    """What `told_attributes` was given."""
-    return {(path, name): _from(value) for path, name, value in told}
+    """What `told_attributes` was given, but for what can't be kept."""
+    lost = {f"{path}.{name}".lstrip("."): value["lost"] for path, name, value in told if _is_lost(value)}
+    for where, kind in lost.items():
+        words = f"{where}: a {kind} that the model has set is not in checkpoints; the run goes on with the value that"
+        warnings.warn(f"{words} building gives it", StoreWarning, stacklevel=2)
+    return {(path, name): _from(value) for path, name, value in told if not _is_lost(value)}
+
+
+def _is_lost(value: Any) -> bool:
+    return isinstance(value, dict) and "lost" in value
 
 
 def _told(value: Any) -> Any:
