@@ -140,7 +140,8 @@ class Asking(abc.ABC):
     @property
     def free(self) -> int:
         """Slots for trials that were not asked for yet."""
-        return min(self.left, self.slots - sum(1 for trial in self._trials.values() if not trial.ended))
+        live = sum(1 for trial in self._trials.values() if not trial.ended)  # more, where some wait for another array
+        return max(0, min(self.left, self.slots - live))
 
     @property
     def idle(self) -> bool:

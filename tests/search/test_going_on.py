@@ -63,6 +63,21 @@ def test_a_trial_of_several_seeds_ends_though_one_of_them_ended_before_a_kill(tm
     assert accounted_for(again, 2)
 
 
+def test_a_search_with_more_trials_waiting_than_slots_ends(tmp_path: Path) -> None:
+    """The trials whose optimizer is another one wait for an array of their own, beside those that train."""
+    made = search(tmp_path / "run", {"depth": [1, 2, 3], "optimizer": ["sgd", "adam"]}, trials=7, slots=2, seed=3)
+    crowd = 0
+    for event in made.run():
+        searcher = made.searcher
+        assert searcher is not None
+        assert searcher.free >= 0
+        crowd = max(crowd, sum(not trial.ended for trial in searcher._trials.values()))
+        if isinstance(event, ev.EpochDone) and event.epoch == 1 and made._trainer is not None:
+            made._trainer.control.put(ev.Prune(event.variants[0], "at random"))
+    assert crowd > 2
+    assert accounted_for(made, 7)
+
+
 def sequence(width: int, depth: int, p: float, norm: bool) -> nn.Module:
     return net(width, depth, p, norm)
 
