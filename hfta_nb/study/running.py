@@ -269,6 +269,10 @@ def events(study: Study, trainer: Trainer | Crew, resumed: bool) -> Iterator[Eve
     yield ev.PlanMade(time.time(), trainer.records())
     for variant in [v for todo in trainer.waiting if todo.end for v in todo.end.members]:
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
+    waiting = {id for todo in trainer.waiting for id in todo.group.ids}
+    for variant in [v for end in trainer.ended.values() for v in end.members if v not in waiting]:
+        if study._history.members[variant].state == ev.WAITING:  # for more epochs than are wanted now
+            yield ev.MemberChanged(time.time(), variant, ev.COMPLETE)
     for event in trainer:
         if study._extended:  # by whoever got the last event, or by a request; this event may tell of the new variants
             yield from _announced(study, trainer)

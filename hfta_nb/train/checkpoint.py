@@ -88,7 +88,6 @@ def keep_end(run: Progress) -> None:
     if trainer.ends is None or not ids:
         return
     state = run.state()
-    state["members"] = {**state["members"], "best": {}}
     index = run.group.index
     trainer.ended[index] = End(index, trainer.ends.write_end(index, state), run.epoch, ids, run.steps)
 
@@ -106,7 +105,7 @@ def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
     if trainer.ends is None:
         return lambda index: None
     ends, first, state = trainer.ends, next(m for m in run.members.active if m.id == done[0]), run.state(done)
-    books = {**state["members"], "best": {}, "begun": [[0, 0, 0, 0.0]] * len(done)}
+    books = {**state["members"], "begun": [[0, 0, 0, 0.0]] * len(done)}
     begun = {"epoch": first.start, "steps": first.first_step, "pass": first.first_pass, "judged": first.start}
     state |= {"members": books, **{name: state[name] - before for name, before in begun.items()}}
 

@@ -223,14 +223,12 @@ class Members:
             member.unsaved = False
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """The books as a tree of tensors and plain data; of these variants alone where some are named."""
+        """The books as plain data, of these variants alone where some are named; `unsaved` hands out weights."""
         kept = [m for m in self.all if ids is None or m.id in ids]
         pages = [[m.id, repr(m.best_value), m.best_epoch, m.waited] for m in kept]
-        slots = [m.slot for m in kept]
-        best = {k: v if ids is None else v[slots] for k, v in self.best.items()}
         begun = [[m.start, m.first_step, m.first_pass, m.begin_s] for m in kept]
         patient = [repr(m.patient_value) for m in kept]
-        return {"pages": pages, "best": best, "begun": begun, "patient": patient}
+        return {"pages": pages, "begun": begun, "patient": patient}
 
     def load(self, state: Mapping[str, Any], ids: Sequence[int]) -> None:
         """Take what `state` gave, with these variants still training."""
@@ -242,7 +240,6 @@ class Members:
         for member, begun in zip(self.all, state.get("begun", ()), strict=False):  # earlier versions: all at once
             member.start, member.first_step, member.first_pass, member.begin_s = *map(int, begun[:3]), float(begun[3])
         self.active = [m for m in self.all if m.id in ids]
-        self.best = dict(state["best"])
 
     def _better(self, value: float, best: float, by: float = 0.0) -> bool:
         return math.isnan(best) or (value - by > best if self.maximize else value + by < best)
@@ -252,5 +249,4 @@ class Members:
         for name, value in weights.items():
             if name not in self.best:
                 self.best[name] = value.new_zeros(len(self.all), *value.shape[1:])
-            self.best[name] = self.best[name].to(value.device)
             self.best[name][slots] = value[places]

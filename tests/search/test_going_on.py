@@ -63,6 +63,39 @@ def test_a_trial_of_several_seeds_ends_though_one_of_them_ended_before_a_kill(tm
     assert accounted_for(again, 2)
 
 
+def test_members_that_wait_for_more_epochs_than_are_wanted_after_all_are_complete(tmp_path: Path) -> None:
+    space = {"optimizer": ["sgd", "adam"]}
+    made = search(tmp_path / "run", space, trials=5)
+    list(made.run())
+    control = hfta.Control()
+    for event in search(tmp_path / "run", space, trials=5).run(control, resume=True, epochs=3):
+        if isinstance(event, ev.MemberChanged) and event.state == ev.COMPLETE:
+            control.extend(2)
+        if isinstance(event, ev.MemberEdited):
+            break
+    again = search(tmp_path / "run", space, trials=5)
+    list(again.run(resume=True, epochs=3))
+    assert accounted_for(again, 5)
+
+
+def test_best_weights_suit_an_array_that_is_padded_otherwise(tmp_path: Path) -> None:
+    """The widest member has gone when the run is left; members that go on improve in a narrower array."""
+    space = {"width": [4, 9], "p": [0.2]}
+    made = search(tmp_path / "run", space, trials=4, slots=4, epochs=3)
+    control, widest = hfta.Control(), {v.id for v in made.variants if v.config["width"] == 9}
+    assert 0 < len(widest) < 4
+    for event in made.run(control):
+        if isinstance(event, ev.EpochDone) and event.epoch == 1:
+            for variant in widest:
+                control.stop(variant)
+        if isinstance(event, ev.EpochDone) and event.epoch == 2:
+            break
+    again = search(tmp_path / "run", space, trials=4, slots=4, epochs=3)
+    list(again.run(resume=True))
+    assert accounted_for(again, 4)
+    assert max(differences(again).values()) < 1e-10
+
+
 def test_a_search_with_more_trials_waiting_than_slots_ends(tmp_path: Path) -> None:
     """The trials whose optimizer is another one wait for an array of their own, beside those that train."""
     made = search(tmp_path / "run", {"depth": [1, 2, 3], "optimizer": ["sgd", "adam"]}, trials=7, slots=2, seed=3)
@@ -152,9 +185,14 @@ def unkept(inputs: int = FEATURES, classes: int = CLASSES) -> nn.Module:
 
 
 def test_an_attribute_that_is_not_in_checkpoints_is_told_of(tmp_path: Path) -> None:
-    made = hfta.Study(unkept, {"lr": [1e-3, 1e-2]}, data(), epochs=1, directory=tmp_path / "run", device="cpu")
+    def made() -> hfta.Study:
+        return hfta.Study(unkept, {"lr": [1e-3, 1e-2]}, data(), epochs=2, directory=tmp_path / "run", device="cpu")
+
+    for event in made().run():  # a run from the start has nothing to tell
+        if isinstance(event, ev.EpochDone):
+            break
     with pytest.warns(StoreWarning, match="memory: a set that the model has set is not in checkpoints"):
-        list(made.run())
+        list(made().run(resume=True))
 
 
 @pytest.mark.parametrize("serial", [False, True])
