@@ -157,7 +157,7 @@ class FusedArray(Adjustable, Answering, Savable):
             loss_fn: computes a scalar loss from ONE member's output and `y`; or an array of losses with parameters.
             x: the input; a tuple for several positional inputs, a dict for keyword inputs.
             y: the target, or any tree of tensors. Tensors in `x` and `y` may be `per_member`.
-            has_aux: `loss_fn` returns ``(loss, aux)``.
+            has_aux: `loss_fn` returns ``(loss, aux)``; numbers in aux become tensors ``[M]``.
             scale: ``[M]``; the gradients are those of ``scale[i] * loss[i]``, the returned losses are unscaled.
             only: names of the parameters that get gradients; all by default.
 

@@ -100,7 +100,7 @@ def _evaluated(state: ArrayState, function: Callable[..., Any], inputs: Inputs) 
         given, target = inputs.structure(leaves)
         own, output = of_member(function, module), call_module(module, given)
         with unseen(module), current(module, state, watching):
-            return called(own, output, target)
+            return called(own, output, target, key=function)
 
     return call
 

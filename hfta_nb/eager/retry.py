@@ -104,7 +104,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
     found: Mismatch | None = None
     new_path, comparable = False, verifiable(state)
     while True:
-        restore = state.snapshot(every=True)
+        restore = state.snapshot(every=comparable or key not in state.proven)
         state.engine.process_streams.rewind()
         later = call.eager is not None and may_wait(state, kind, inputs)
         verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
@@ -136,7 +136,8 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             else:
                 _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
-            state.rewrites = bool(state.rewrites) or restore.parameters_changed()
+            if verification is not None:  # comparing reads values, for which a step must not wait
+                state.rewrites = bool(state.rewrites) or restore.parameters_changed()
             if state.shared:
                 tell_of_changes(state, restore)
             state.proven.add(key)

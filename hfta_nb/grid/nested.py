@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from hfta_nb.errors import GridError
 from hfta_nb.grid.ranges import MAX_VARIANTS
 
@@ -30,7 +28,7 @@ def products(given: Any) -> Iterator[dict[str, Any]] | None:
 
 def _several(value: Any) -> bool:
     """True for a list of values; a tuple is one value."""
-    return isinstance(value, list | range) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    return isinstance(value, list | range) or (hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0)
 
 
 def check_flat(grid: Mapping[Any, Any]) -> None:

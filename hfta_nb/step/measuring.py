@@ -30,11 +30,11 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
     device = next((v.device for v in flatten(output)[0] if isinstance(v, Tensor)), torch.device("cpu"))
 
     def together(output: Any, target: Any) -> Tensor:
-        return one_number(name, called(function, output, target, f"metric {name}"), device)
+        return one_number(name, called(function, output, target, f"metric {name}"), device).double()
 
     def alone(output: Any, target: Any) -> Tensor:
         try:
-            return together(output, target).double()
+            return together(output, target)
         except FamilyError:
             raise
         except ValueError as error:

@@ -112,9 +112,9 @@ def scorer(
     """
     measure = metrics_alone(metrics, held_out)
 
-    def scoring(loss: Loss) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
+    def scoring(own: Loss) -> Callable[[Any, Any], tuple[Tensor, Scores]]:
         def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
-            value = broadcasts.called(loss, output, target, "loss")
+            value = broadcasts.called(own, output, target, "loss", loss)
             one = isinstance(value, Tensor) and value.numel() == 1
             return value.reshape(()) if one else value, measure(output, target)
 

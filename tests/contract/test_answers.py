@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -147,7 +148,7 @@ def test_a_slice_selects() -> None:
     ids=["Linear", "Embedding"],
 )
 def test_an_input_per_member_that_is_not_marked_is_warned_of_once(layer: nn.Module, shape: tuple[int, ...]) -> None:
-    array = hfta.fuse([nn.Sequential(layer), *(nn.Sequential(layer) for _ in range(MEMBERS - 1))])
+    array = hfta.fuse([nn.Sequential(copy.deepcopy(layer)) for _ in range(MEMBERS)])
     x = torch.ones(shape) if isinstance(layer, nn.Linear) else torch.ones(shape, dtype=torch.long)
     with pytest.warns(ArrayWarning, match=r"call array\(hfta_nb.per_member\(x\)\)") as told:
         out = array(x)

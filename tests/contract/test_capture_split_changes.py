@@ -129,6 +129,7 @@ def test_results_without_gradients_are_the_caller_s(x: Tensor, device: torch.dev
             told.add_(1)
 
 
+@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_somebody_s_transforms(x: Tensor, device: torch.device) -> None:
     array, other = pair(plain, device)
     warm(array, other, x)

@@ -175,7 +175,7 @@ def test_channels_last_images_of_several_members_are_not_copied_between_layers()
         array(x)
     copies = [shape for name, shape in seen.found if name in ("aten::clone", "aten::copy_")]
     assert [name for name, _ in seen.found].count("aten::convolution") == 2
-    images = [shape for shape in copies if shape.numel() >= given.numel()]  # those of weights are smaller
+    images = [shape for shape in copies if shape.numel() >= given.numel() and len(shape) > 2]  # not the saved state
     assert images == [torch.Size((2, 8, 8, 3, 3))]  # the input, once
 
 

@@ -172,8 +172,8 @@ def test_fused_equals_serial(name: str, precision: str, block: int, device: torc
 def _agree(fused: dict[str, Tensor], serial: list[dict[str, Tensor]], precision: str) -> None:
     near = {"rtol": TOLERANCES[precision], "atol": TOLERANCES[precision]}
     for key, value in fused.items():
-        assert value.dtype == torch.float32
         if key != "accuracy":  # a rounding may change which class is likeliest
+            assert value.dtype == torch.float32
             torch.testing.assert_close(value, torch.cat([scores[key] for scores in serial]), **near)
 
 

@@ -176,7 +176,7 @@ def test_warm_restarts_go_to_fractions_of_an_epoch() -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [([7, 8], "not an epoch"), ("3", "not an epoch"), (-1, "not an epoch"), ((1, 2, 3), "or a list of 3")],
+    [([7, 8], "not an epoch"), ("3", "not an epoch"), (-1, "not an epoch"), ((1, 2), "not an epoch")],
 )
 def test_what_is_no_epoch(given: Any, message: str) -> None:
     scheduler = lr_scheduler.StepLR(_sgd(), step_size=2)

@@ -154,12 +154,12 @@ def test_gradients_of_inputs_are_compared(
 
 
 @pytest.mark.parametrize("form", ["backward", "array(x)"])
-@pytest.mark.filterwarnings("ignore:an input .* that requires a gradient goes to all")
 def test_right_gradients_of_inputs_are_taken_for_right(form: str, verified: None) -> None:
     y = torch.randn(6, 5, dtype=torch.float64)
     array = hfta.fuse(make(lambda: nn.Sequential(nn.Linear(5, 5), nn.Tanh()), 3, torch.float64, CPU))
     with warnings.catch_warnings():
         warnings.simplefilter("error", ArrayWarning)
+        warnings.filterwarnings("ignore", "an input .* that requires a gradient goes to all")
         for _ in range(4):
             x = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
             if form == "backward":

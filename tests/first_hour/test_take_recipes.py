@@ -157,7 +157,7 @@ def test_grid_and_data_that_have_changed_places() -> None:
 
 def test_names_that_mean_something_else_are_no_axes_and_no_arguments() -> None:
     arguments = inspect.signature(hfta.Study).parameters
-    assert not set(NOT_AXES) & (set(TRAINING_AXES) | set(ALIASES) | set(arguments) - {"fixed"})
+    assert not set(NOT_AXES) & (set(TRAINING_AXES) | set(ALIASES) | set(arguments) - {"fixed", "timeout"})
 
 
 def test_aliases_are_no_axes_and_mean_some() -> None:
