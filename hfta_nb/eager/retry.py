@@ -136,8 +136,8 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             else:
                 _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
-            if verification is not None:  # comparing reads values, for which a step must not wait
-                state.rewrites = bool(state.rewrites) or restore.parameters_changed()
+            if comparable:
+                state.note_writes(restore)
             if state.shared:
                 tell_of_changes(state, restore)
             state.proven.add(key)

@@ -79,7 +79,8 @@ class ArrayState:
         self.functions = FunctionStates(len(generators))
         self.called: tuple[Any, ...] = ()
         self.capture, self.told, self.told_of_sums = True, False, False
-        self.rewrites: bool | None = None
+        self._rewrites: bool | None = None
+        self._written: Tensor | None = None  # whether calls have, as a tensor: a step must not wait for values
         self.shared: frozenset[str] = frozenset()
         self.met = MetFunctions()
         self.face: Callable[[], nn.Module | None] = lambda: None
@@ -141,6 +142,20 @@ class ArrayState:
             return nullcontext()
         return self.engine.shown.hidden(lambda: self.engine.attributes)
 
+    @property
+    def rewrites(self) -> bool | None:
+        """See above; the first time after a call, it waits for the device."""
+        if self._written is not None:
+            self._rewrites, self._written = bool(self._rewrites) or bool(self._written), None
+        return self._rewrites
+
+    def note_writes(self, before: Snapshot) -> None:
+        """Note whether a call has changed parameters since they were saved."""
+        if self._rewrites:
+            return
+        found = before.parameters_changed()
+        self._written = found if self._written is None else self._written | found
+
     def snapshot(self, every: bool = False) -> Snapshot:
         """Save the state that a call changes, except gradients; calling the result restores it.
 
@@ -178,10 +193,12 @@ class Snapshot:
         state.engine.resized_buffers = _copied(self._resized)
         state.functions.restore(self._kept)
 
-    def parameters_changed(self) -> bool:
-        """True if parameters have other values than those that are saved."""
+    def parameters_changed(self) -> Tensor:
+        """Whether parameters have other values than those that are saved, bool ``[]``."""
         own = {id(arena) for arena in self._state.arenas}
-        return any(not torch.equal(arena.data, value) for arena, value in self._saved if id(arena) in own)
+        pairs = [(arena.data, value) for arena, value in self._saved if id(arena) in own]
+        changed = [((now != before) & ~((now != now) & (before != before))).any() for now, before in pairs]
+        return torch.stack(changed).any() if changed else torch.zeros((), dtype=torch.bool)
 
     def changed(self, names: Collection[str]) -> list[str]:
         """Those of the tensors with these names that have other values than those that are saved."""
