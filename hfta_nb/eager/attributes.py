@@ -108,18 +108,20 @@ class Attributes:
 
     def keep_block(self, indices: Sequence[int], changes: Mapping[Any, Any], context: Context) -> None:
         """Store what several members that ran at once have set."""
+        known = dict[int, tuple[Any, Sequence[Any]]]()  # what two places share, they share for each member
         for place, value in changes.items():
             if place[1] in _HOOKS:
                 for index in indices:
                     self.keep(index, {place: value})
                 continue
             leaves, rebuild = flatten(value)
-            # Not `select`, whose backward has the size of all members for each of them.
-            stacked = [context.stacked(v).unbind(0) if isinstance(v, Tensor) else v for v in leaves]
+            for v in leaves:
+                if id(v) not in known:
+                    # Not `select`, whose backward has the size of all members for each of them.
+                    tensor = isinstance(v, Tensor)
+                    known[id(v)] = v, context.stacked(v).unbind(0) if tensor else [self.copied(v) for _ in indices]
             for i, index in enumerate(indices):
-                pairs = zip(leaves, stacked, strict=True)
-                own = [rows[i] if isinstance(v, Tensor) else self.copied(v) for v, rows in pairs]
-                self.keep(index, {place: unflatten(rebuild, own)})
+                self.keep(index, {place: unflatten(rebuild, [known[id(v)][1][i] for v in leaves])})
 
 
 def is_ordinary(name: str) -> bool:
@@ -373,24 +375,39 @@ def put(root: nn.Module, given: Mapping[AttributeKey, Any]) -> None:
 
 
 def joined(
-    values: list[Any], context: Context, place: Sequence[str], copied: Callable[[Any], Any] | None = None
+    values: list[Any],
+    context: Context,
+    place: Sequence[str],
+    copied: Callable[[Any], Any] | None = None,
+    known: dict[Any, Any] | None = None,
 ) -> Any:
     """One value for members that run at once: tensors stacked, other values if they agree.
+
+    Args:
+        values: one per member.
+        context: of the call.
+        place: where they are, for the error.
+        copied: copies a value that is no tensor.
+        known: what has been joined for other places; what they share stays shared.
 
     Raises:
         Disagreement: they don't.
     """
     parts = [flatten(v) for v in values]
     first, rebuild = parts[0]
-    out = []
-    for column in zip(*(leaves for leaves, _ in parts), strict=True):
+    known = {} if known is None else known
+    columns = list(zip(*(leaves for leaves, _ in parts), strict=True))
+    for column in columns:
+        key = tuple(map(id, column))
+        if key in known:
+            continue
         if isinstance(column[0], Tensor):
             with context.outside():
                 stacked = torch.stack(column)
-            out.append(context.wrapped(stacked))
+            known[key] = column, context.wrapped(stacked)
         elif all(agree(v, column[0]) for v in column):
-            out.append((copied or _copy_of)(column[0]))
+            known[key] = column, (copied or _copy_of)(column[0])
         else:
             raise Disagreement(f"members have different values of {'.'.join(filter(None, place))}")
     del first
-    return unflatten(rebuild, out)
+    return unflatten(rebuild, [known[tuple(map(id, column))][1] for column in columns])

@@ -9,20 +9,17 @@ the model are, and shown between calls (`shown_attributes`): what hooks of the m
 from __future__ import annotations
 
 import sys
-import types
-from array import array
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import MISSING, Attributes, joined
+from hfta_nb.eager.attributes import MISSING, joined
 from hfta_nb.eager.fingerprint import fingerprint
-from hfta_nb.eager.holders import GONE, Holder, Owners, of_library
-from hfta_nb.eager.mutable_values import STREAMS, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.eager.function_values import FunctionValues, Version, is_replaced, memo_of, position, put_back, same
+from hfta_nb.eager.holders import GONE, Holder
+from hfta_nb.eager.mutable_values import copy_value, is_mutable, same_value
 from hfta_nb.eager.reach import Reach
 from hfta_nb.eager.shown_attributes import divided, together
 from hfta_nb.errors import FusionError
@@ -35,7 +32,6 @@ Place = tuple[Holder, Any]
 
 _MOST_BYTES = 2**26
 """Larger tensors are not copied before each call; that a function changes one in place is an error."""
-_KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray, array)
 _MOST_PLACES = 256
 """With more places than this, those of functions that nobody has any more are dropped."""
 
@@ -55,12 +51,12 @@ class FunctionStates:
     """
 
     def __init__(self, members: int, shows: bool = True) -> None:
-        self.values, self.aside, self.shows = _Values(members), _Values(members), shows
+        self.values, self.aside, self.shows = FunctionValues(members), FunctionValues(members), shows
         self.called: tuple[Any, ...] = ()
         self._model: nn.Module | None = None
         self._now: list[Holder] = []
         self.writes = False
-        self._stuck: list[tuple[types.GeneratorType[Any, Any, Any], str, Any]] = []
+        self._stuck: list[tuple[Any, str, Any]] = []
         self._own: dict[Place, Any] = {}
         self._shown: dict[Place, tuple[Any, list[Any]]] = {}
         self._seen: dict[Place, Any] = {}
@@ -76,7 +72,7 @@ class FunctionStates:
         self.called, self._model = functions, model
         reach = self._reached(functions)
         self._now, self.writes = reach.holders, reach.writes
-        self._stuck = [(v, label, _frame(v)) for v, label in reach.stuck if isinstance(v, types.GeneratorType)]
+        self._stuck = [(v, label, position(v)) for v, label in reach.stuck]
         for holder in self._now:
             self._take_written(holder)
         if len(self.values.values) > _MOST_PLACES:
@@ -126,7 +122,7 @@ class FunctionStates:
     def copied(self, values: Mapping[Place, Any]) -> dict[Place, Any]:
         """Copies of values of the functions of this call."""
         now = set(map(id, self._now))
-        return {place: self.values.copied(v) for place, v in values.items() if id(place[0]) in now}
+        return self.values.copies({place: v for place, v in values.items() if id(place[0]) in now})
 
     def outcome(self, values: Mapping[Place, Any]) -> dict[str, Any]:
         """Values by how a person reaches them, to be compared."""
@@ -155,9 +151,10 @@ class FunctionStates:
             return
         rows = [self.of(i) for i in context.indices]
         own = {place: place[0].values().get(place[1], GONE) for row in rows for place in row}  # of members that begin
+        known = dict[Any, Any]()
         given = {
-            place: joined([row.get(place, at) for row in rows], context, (place[0].path(place[1]),), self.values.copied)
-            for place, at in own.items()
+            (h, n): joined([row.get((h, n), at) for row in rows], context, (h.path(n),), self.values.copied, known)
+            for (h, n), at in own.items()
         }
         changes: dict[Place, Any] = {}
         with self.tracked(given, changes):
@@ -179,54 +176,64 @@ class FunctionStates:
         """
         holders = self._now
         before = {id(h): h.values() for h in holders}
-        for (holder, name), value in given.items():
+        contents = self._contents(holders, before, given)
+        # The originals may be part of a graph, and are what other members begin with.
+        work = {place: content for place, content in contents.items() if is_replaced(content)}
+        for (holder, name), value in {**work, **given}.items():
             holder.put(name, value)
-        start = {id(h): h.values() for h in holders} if given else before
-        contents = {id(h): self._contents(h, start[id(h)], given) for h in holders}
+        start = {id(h): h.values() for h in holders} if work or given else before
         try:
             yield
         finally:
+            changed = dict[Place, Any]()
             for holder in holders:
-                own, old, content = before[id(holder)], start[id(holder)], contents[id(holder)]
-                now = holder.values()
+                own, old, now = before[id(holder)], start[id(holder)], holder.values()
                 for name in [*now, *(n for n in old if n not in now)]:
-                    value = now.get(name, GONE)
-                    same = _same(value, old.get(name, GONE), name in content, content.get(name))
-                    if not same or (holder, name) in given:
-                        changes[holder, name] = self.values.copied(value)
-                    if not same and name in content:
-                        own[name] = _put_back(own[name], content[name])
-                    if not same or (holder, name) in given:
-                        holder.put(name, own.get(name, GONE))
-        self._check(holders, contents)
+                    place, value = (holder, name), now.get(name, GONE)
+                    content = own[name] if place in work else contents.get(place)
+                    if place in given or not same(value, old.get(name, GONE), place in contents, content):
+                        changed[place] = value
+            changes.update(self.values.copies(changed))
+            for holder, name in {**changed, **work}:
+                own, place = before[id(holder)], (holder, name)
+                if place in contents and place not in work:
+                    own[name] = put_back(own[name], contents[place])
+                holder.put(name, own.get(name, GONE))
+        self._check(contents)
 
-    def _contents(self, holder: Holder, values: Mapping[Any, Any], given: Mapping[Place, Any]) -> dict[Any, Any]:
-        """Copies of the values whose content may change, by name; of tensors that no code seems to change, versions."""
-        found, known = dict[Any, Any](), Owners()
-        for name, value in values.items():
-            learned = isinstance(value, nn.Parameter) and value.requires_grad
-            if learned or (holder, name) in given or not is_mutable(value) or id(value) in known:
-                continue
-            if isinstance(value, Tensor) and (not self.writes or value.nbytes > _MOST_BYTES):
-                found[name] = _Version(value)
-                continue
-            with suppress(TypeError):
-                found[name] = copy_value(value, _memo(value))
+    def _contents(
+        self, holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]], given: Mapping[Place, Any]
+    ) -> dict[Place, Any]:
+        """Copies of the values whose content may change; of tensors that no code seems to change, versions."""
+        found, memo = dict[Place, Any](), memo_of(v for h in holders for v in values[id(h)].values())
+        for holder in holders:
+            for name, value in values[id(holder)].items():
+                if (holder, name) in given or not is_mutable(value):
+                    continue
+                learned = isinstance(value, nn.Parameter) and value.requires_grad
+                if isinstance(value, Tensor) and (learned or not self.writes or value.nbytes > _MOST_BYTES):
+                    found[holder, name] = Version(value)
+                    continue
+                if memo.get(id(value)) is value:
+                    continue
+                with suppress(TypeError):
+                    found[holder, name] = copy_value(value, memo)
         return found
 
-    def _check(self, holders: Sequence[Holder], contents: Mapping[int, Mapping[Any, Any]]) -> None:
+    def _check(self, contents: Mapping[Place, Any]) -> None:
         """Raise an error where something has changed that has no copy."""
-        label = next((label for v, label, frame in self._stuck if _frame(v) != frame), "")
-        for holder in holders:
-            for name, content in contents[id(holder)].items():
-                if isinstance(content, _Version) and content.changed():
-                    label = holder.path(name)
+        label = stuck = next((label for v, label, at in self._stuck if position(v) != at), "")
+        for (holder, name), content in contents.items():
+            if isinstance(content, Version) and content.changed():
+                label = holder.path(name)
         if label:
             raise FusionError(
                 "a function that is called for each member changes a value that can't be kept for each",
                 where=label,
                 accepted="numbers, tensors, lists, dicts, objects that copy.deepcopy copies",
-                remedy="keep it in a module: losses = hfta.fuse([MyLoss() for _ in range(M)])",
+                remedy="take its next value outside, and give it with the target: array.backward(loss, x, (y, value))"
+                if stuck
+                else "keep it in a module: losses = hfta.fuse([MyLoss() for _ in range(M)])",
             )
 
     def _forget(self) -> None:
@@ -319,11 +326,11 @@ class FunctionStates:
             other.take(index, *((a, index) if index < count else (b, index - count)))
         return other
 
-    def snapshot(self) -> _Values:
+    def snapshot(self) -> FunctionValues:
         """A copy of the values, for `restore`."""
         return self.values.copy()
 
-    def restore(self, values: _Values) -> None:
+    def restore(self, values: FunctionValues) -> None:
         """Put back what `snapshot` gave."""
         shown = {id(h): h for h, _ in self._own} if not self.called else {}
         for holder in shown.values():
@@ -331,70 +338,3 @@ class FunctionStates:
         self.values = values.copy()
         for holder in shown.values():
             self._show(holder)
-
-
-class _Values(Attributes):
-    """Values by place; what other holders own is referred to, not copied."""
-
-    def copied(self, value: Any) -> Any:
-        try:
-            return copy_value(value, _memo(value))
-        except TypeError:
-            return value
-
-    def select(self, indices: Sequence[int]) -> _Values:
-        other = _Values(len(indices))
-        other.values = {place: [self.copied(v[i]) for i in indices] for place, v in self.values.items()}
-        return other
-
-    def copy(self) -> _Values:
-        return self.select(range(self.members))
-
-
-class _Version:
-    """The version of a tensor, in place of a copy."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.version = tensor, self._of(tensor)
-
-    @staticmethod
-    def _of(tensor: Tensor) -> int:
-        return 0 if tensor.is_inference() else tensor._version
-
-    def changed(self) -> bool:
-        return self._of(self.tensor) != self.version
-
-
-def _memo(value: Any) -> Owners:
-    """For copying a value: holders' owners, and objects of libraries in containers, stay what they are."""
-    memo = Owners()
-    if isinstance(value, Tensor):
-        return memo
-    for inner in walk([value]):
-        if not isinstance(inner, _KINDS) and of_library(type(inner)) and type(inner).__module__ != "itertools":
-            memo[id(inner)] = inner
-    return memo
-
-
-def _same(value: Any, old: Any, copied: bool, content: Any) -> bool:
-    """True if a value is the same object as before, with the same content."""
-    if value is not old and not (copied and isinstance(value, list)):  # a list may be the entries of the same list
-        return isinstance(value, int | float | str) and type(value) is type(old) and value == old
-    try:
-        return not copied or isinstance(content, _Version) or same_value(value, content)
-    except Exception:  # members' values that can't be compared within vmap
-        return False
-
-
-def _put_back(value: Any, content: Any) -> Any:
-    """The same object, with its earlier content."""
-    if type(value) is list and isinstance(content, list):  # the entries of a list, which are put back by themselves
-        return [_put_back(v, c) for v, c in zip(value, content, strict=True)]
-    if isinstance(content, _Version) or same_value(value, content):
-        return value
-    return restore_value(value, content)
-
-
-def _frame(generator: types.GeneratorType[Any, Any, Any]) -> Any:
-    frame = generator.gi_frame
-    return None if frame is None else (frame.f_lasti, {k: id(v) for k, v in frame.f_locals.items()})

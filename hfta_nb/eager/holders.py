@@ -140,6 +140,19 @@ class Cell(Holder):
         return self.label
 
 
+class Context(Cell):
+    """A context variable."""
+
+    def values(self) -> dict[Any, Any]:
+        try:
+            return {"": self.owner.get()}
+        except LookupError:
+            return {}
+
+    def put(self, name: Any, value: Any) -> None:
+        self.owner.set(value)
+
+
 class Scope(Holder):
     """Global variables, those that some code names."""
 

@@ -9,6 +9,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,9 @@ def same_value(a: Any, b: Any, depth: int = 0) -> bool:
         return list(a) == list(b) and all(same_value(a[k], b[k], depth + 1) for k in a)
     if isinstance(a, list | tuple | deque):
         return len(a) == len(b) and all(same_value(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+    if hasattr(type(a), "__next__") and type(a).__module__ in ("builtins", "itertools"):
+        with suppress(TypeError):  # not for generators
+            return same_value(a.__reduce__(), b.__reduce__(), depth + 1)
     held = [getattr(v, "__dict__", None) for v in (a, b)]
     if (held[0] or _is_plain(type(a))) and "__eq__" not in _methods(type(a)):
         return same_value(held[0], held[1], depth + 1)

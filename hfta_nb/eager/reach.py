@@ -9,17 +9,22 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from hfta_nb.eager.holders import (
     KNOWN,
     Arguments,
     Cell,
     ClassData,
+    Context,
     Entries,
     FunctionAttributes,
     Holder,
@@ -37,7 +42,7 @@ _MOST_ENTRIES = 1000
 """Only the first entries of a container are searched for objects; all are kept per member."""
 _OPENED = (
     *("types.SimpleNamespace", "argparse.Namespace", "collections.UserDict", "collections.UserList"),
-    *("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary"),
+    *("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "_thread._local"),
 )
 _WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_SUBSCR")
 _WRITING = frozenset(
@@ -116,8 +121,10 @@ class Reach:
                 self._modules.append(value)
         elif isinstance(value, type):
             self._class(value)
-        elif isinstance(value, types.GeneratorType):
+        elif isinstance(value, types.GeneratorType | _BaseDataLoaderIter):
             self.stuck.append((value, label))
+        elif isinstance(value, ContextVar):
+            self._hold(Context, value, label)
         elif isinstance(value, dict):
             self._hold(Entries, value, label)
         elif isinstance(value, list | set | deque):
@@ -148,7 +155,7 @@ class Reach:
         self._waiting += [(child, f"{label}.{name}") for name, child in module.named_children()]
         if not of_library(type(module)):
             self._class(type(module))
-        elif module.training and isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+        elif module.training and module._buffers:  # as batch norm and spectral norm have, which they change
             self.writes = True
 
     def _object(self, value: Any, label: str) -> None:
@@ -156,9 +163,13 @@ class Reach:
         if isinstance(value, _DRAWING) or kind.__module__ == "random":
             self.writes = True
             return
-        if of_library(kind) and f"{kind.__module__}.{kind.__name__}" not in _OPENED:
+        if isinstance(value, Optimizer | LRScheduler):
+            self.writes = True
+        elif of_library(kind) and f"{kind.__module__}.{kind.__name__}" not in _OPENED:
             if kind.__module__ in _HANDED_ON:
                 self._waiting += [(v, label) for v in getattr(value, "__dict__", {}).values()]
+            if hasattr(value, "__next__"):
+                self._waiting += [(v, label) for v in _read_by(value)]
             return
         if hasattr(value, "__dict__") or any(slots(k) for k in kind.__mro__):
             self._hold(Slotted if any(slots(k) for k in kind.__mro__) else Holder, value, label)
@@ -182,7 +193,8 @@ class Reach:
     def _function(self, function: types.FunctionType, label: str) -> None:
         for cell, name in zip(function.__closure__ or (), function.__code__.co_freevars, strict=True):
             self._hold(Cell, cell, name)
-        if of_library(function):
+        # Not by `__module__`, which `functools.wraps` copies from what it decorates.
+        if of_library(types.SimpleNamespace(__module__=function.__globals__.get("__name__"))):
             return
         if function.__defaults__ or function.__kwdefaults__:
             self._hold(Arguments, function, label)
@@ -213,6 +225,16 @@ class Reach:
                 holder.names.add(name)
             if id(value) not in self._seen:
                 self._waiting.append((value, holder.path(name)))
+
+
+def _read_by(iterator: Any) -> Iterator[Any]:
+    """What an iterator of Python's own, as of `zip`, `map` or `itertools.cycle`, reads and calls."""
+    try:
+        parts = iterator.__reduce__()[1:]
+    except TypeError:
+        return
+    for part in parts:
+        yield from (v for v in (part if isinstance(part, tuple) else ()) if hasattr(v, "__next__") or callable(v))
 
 
 def _called(function: Any) -> str:

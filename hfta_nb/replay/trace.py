@@ -100,7 +100,10 @@ def _same(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
-    return bool(a == b) or a is b or (a != a and b != b)
+    try:
+        return bool(a == b) or a is b or (a != a and b != b)
+    except NotImplementedError:  # objects of torch's own, as of its profiler
+        return False
 
 
 class NotRecordableError(Exception):
