@@ -45,7 +45,10 @@ class Answering:
     def __getattr__(self, name: str) -> Any:
         """An attribute that the model keeps on itself (`array.hidden`); the first member's, if members have set it."""
         held = _attributes(self)
-        return shown_attribute(self, held[name]) if name in held else super().__getattr__(name)  # type: ignore[arg-type, misc]
+        if name in held:
+            return shown_attribute(self, held[name])  # type: ignore[arg-type]
+        own = self.__dict__.get("forward")  # within a loss, the member's module; its methods and properties, too
+        return getattr(own, name) if isinstance(own, nn.Module) else super().__getattr__(name)  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the model has (`array.hidden = None`), for all members."""

@@ -24,6 +24,9 @@ class Normed(nn.Module):
         self.head = nn.Linear(6, 1)
         self.strength = 0.05
 
+    def penalty(self) -> Tensor:
+        return self.strength * self.encoder.weight.abs().sum()
+
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.head(torch.tanh(self.norm(self.encoder(x))))
         return found
@@ -56,6 +59,7 @@ READS = {
     "no-grad-state": lambda m, o: o.mean() * m.state_dict()["encoder.weight"].sum(),
     "buffer": lambda m, o: o.mean() * m.norm.running_var.mean(),
     "attribute": lambda m, o: m.strength * o.abs().mean(),
+    "method": lambda m, o: m.penalty(),
     "called-again": lambda m, o: (m(X).mean() - o.mean()).pow(2),
     "part-called": lambda m, o: m.encoder(X).pow(2).mean(),
     "gradient-penalty": _smoothness,
