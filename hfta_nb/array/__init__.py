@@ -26,7 +26,7 @@ from hfta_nb.eager.current_member import member
 from hfta_nb.eager.ownership import Follower
 from hfta_nb.members.arena import Arena, Span
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.per_member import PerMember, per_member
+from hfta_nb.members.per_member import PerMember, in_full, per_member
 from hfta_nb.padded.blueprint import Blueprint
 from hfta_nb.padded.compare import difference
 from hfta_nb.padded.why import Why
@@ -44,6 +44,7 @@ __all__ = [
     "difference",
     "fuse",
     "has_lazy",
+    "in_full",
     "join",
     "member",
     "not_compiled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ from hfta_nb.padded.why import Why
 
 
 def fuse(
-    modules: Sequence[nn.Module], seeds: Sequence[int] | None = None, *, rng: str = "exact", verify: str = "first"
+    modules: Iterable[nn.Module], seeds: Iterable[int] | None = None, *, rng: str = "exact", verify: str = "first"
 ) -> FusedArray:
     """Fuse plain modules into one array that computes all of them.
 
@@ -63,7 +64,7 @@ def fuse(
         if isinstance(module, FusedArray):
             remedy = "join arrays with hfta_nb.join(a, b), or fuse their members: fuse([*a, *b])"
             raise FusionError("an array, not a plain module", where=f"fuse, member {i}", remedy=remedy)
-    check_members(members, seeds)
+    check_members(members, seeds := None if seeds is None else _seeds(seeds))
     check_hooks(members)
     if seeds is None:
         seeds = torch.randint(2**62, (len(members),)).tolist()
@@ -82,6 +83,12 @@ def fuse(
     if verify != "first":
         array.verify = verify
     return array
+
+
+def _seeds(given: Any) -> list[int]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise FusionError("not a list of seeds", where="seeds", got=given, accepted="a list with one per member")
+    return list(given)
 
 
 def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,10 @@ def _tensors_of(state: ArrayState, index: int) -> nn.Module:
 
 def numbers(indices: Any, count: int) -> list[Any]:
     """Members in a list, tensor or array of numbers, or of a truth value per member."""
-    chosen = list(indices.tolist() if hasattr(indices, "tolist") else indices)
+    given = indices.tolist() if hasattr(indices, "tolist") and not getattr(indices, "is_meta", False) else indices
+    if getattr(indices, "is_meta", False) or isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise FusionError("not a list of members", got=indices, accepted=f"a list of numbers from 0 to {count - 1}")
+    chosen = list(given)
     if not chosen or not all(isinstance(i, bool) for i in chosen):
         return chosen
     if len(chosen) != count:
@@ -158,6 +161,8 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
     check_settled(state, "load_member")
     index = _checked(state, index)
     where = f"load_member, member {index}"
+    if not isinstance(state_dict, Mapping):
+        raise FusionError("not a state_dict", where=where, got=state_dict, accepted="a dict of names to tensors")
     architectures = architectures_of(state)
     own = _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
     streams = None if STREAMS in own else state_dict.get(STREAMS)  # in a row of the array's state_dict
@@ -177,6 +182,8 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
         if not isinstance(value, Tensor) or value.shape != own[key].shape:
             shape = list(value.shape) if isinstance(value, Tensor) else value
             raise FusionError("another shape", where=f"{where}, {key}", got=shape, accepted=str(list(own[key].shape)))
+        if value.is_meta and not own[key].is_meta:
+            raise FusionError("a tensor without values", where=f"{where}, {key}", got="on meta", accepted="with values")
     if streams is not None:
         put_row(state.generators, index, streams)
     for key, value in chosen.items():

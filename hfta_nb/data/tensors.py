@@ -130,6 +130,8 @@ def _samples(value: Any, where: str) -> Samples:
 
 def _tensor(value: Any, where: str) -> Tensor:
     t = tensor_of(value, where, batched=True)
+    if t.is_meta:
+        raise DataError("a tensor without values", where=where, got=f"{list(t.shape)} on meta", accepted="samples")
     if t.ndim == 0:
         raise DataError("a single number, not samples", where=where, got=t)
     return t

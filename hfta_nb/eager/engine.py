@@ -72,6 +72,23 @@ class Inputs:
         """The inputs of a call with shared tensors only, and no keywords."""
         return cls(tensors, (False,) * len(tensors), positional)
 
+    def check_values(self, device: torch.device) -> None:
+        """Check that inputs are on the device "meta" only if the members are: torch's kernels for both don't always.
+
+        Raises:
+            FusionError: one is there alone, or not there.
+        """
+        for k, leaf in enumerate(self.leaves):
+            if isinstance(leaf, Tensor) and leaf.is_meta != (device.type == "meta") and (leaf.is_meta or leaf.ndim):
+                what = (
+                    "without values, where members have some"
+                    if leaf.is_meta
+                    else "with values, where members have none"
+                )
+                remedy = f"make the tensor on the members' device, {device}"
+                raise FusionError(what, where=f"input {k}", got=f"{list(leaf.shape)} on {leaf.device}",
+                                  accepted=f"tensors on {device}", remedy=remedy)  # fmt: skip
+
     def structure(self, leaves: list[Any]) -> Any:
         return unflatten(self.rebuild, leaves)
 
@@ -194,7 +211,12 @@ class Engine:
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
-        """Every member's result, each tensor with a leading axis of the block's members."""
+        """Every member's result, each tensor with a leading axis of the block's members.
+
+        Raises:
+            FusionError: an input has no values while the members have, or the other way round.
+        """
+        inputs.check_values(self.generators.device)
         run = BlockTensors(range(block.start, block.stop), block.single, block.parameters, block.buffers)
         executables = [self._executable(run)] if self.architectures is None else self.architectures.executables(run)
         results = []

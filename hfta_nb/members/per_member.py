@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ def per_member(value: Any) -> PerMember:
         >>> per_member(torch.zeros(4, 2))
         per_member(shape [4, 2])
     """
+    value = in_full(value)
     if isinstance(value, PerMember):
         return value
     if isinstance(value, Tensor):
@@ -60,3 +62,19 @@ def per_member(value: Any) -> PerMember:
     raise FusionError(
         "neither a tensor nor a list", where="per_member", got=value, accepted="a tensor [M, ...] or a list"
     )
+
+
+def in_full(value: Any) -> Any:
+    """What can be iterated only once (a generator, `map`, `zip`) as a list, within lists and tuples too.
+
+    Whatever a person gives passes through here where it comes in: it is read more than once, as for each member.
+    """
+    if isinstance(value, Iterator | KeysView | ValuesView | ItemsView):
+        return [in_full(v) for v in value]
+    if type(value) in (list, tuple):
+        found = [in_full(v) for v in value]
+        same = all(new is old for new, old in zip(found, value, strict=True))
+        return value if same else type(value)(found)
+    if isinstance(value, PerMember) and isinstance(value.value, list):
+        return PerMember(in_full(value.value))
+    return value

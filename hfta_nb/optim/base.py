@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array import not_compiled
+from hfta_nb.array import in_full, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
@@ -45,7 +45,7 @@ class ArrayOptimizer(Surgery):
     how: ClassVar[str]
 
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
-        self.defaults: Group = dict(defaults)
+        self.defaults: Group = {name: in_full(value) for name, value in defaults.items()}
         self._prepare_groups(params)
         self._begin()
 

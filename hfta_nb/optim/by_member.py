@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array import not_compiled
+from hfta_nb.array import in_full, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.optim.rerun import evaluated
@@ -80,7 +80,7 @@ class ByMember(MemberOptimizer):
             accepted = "a class of optimizers, or a function that makes one of parameters"
             raise OptimError("not a class", where="ByMember", got=optimizer, accepted=accepted)
         self.torch_class = optimizer  # type: ignore[misc]
-        self._given = dict(settings)
+        self._given = {name: in_full(value) for name, value in settings.items()}
         self._common: tuple[str, ...] = ()  # hyperparameters that all groups have
         self._kinds: dict[str, AnyKind] = {}
         super().__init__(params, {})

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hfta_nb.array import FusedArray, has_lazy, owner
+from hfta_nb.array import FusedArray, has_lazy, in_full, owner
 from hfta_nb.errors import OptimError
 
 Group = dict[str, Any]
@@ -64,7 +64,7 @@ def listed(group: Mapping[str, Any], where: str) -> Group:
     named = [isinstance(v, tuple) and len(v) == 2 for v in items]
     if any(named) and not all(named):
         raise OptimError("some parameters come with names and some without", where=where)
-    plain: Group = {k: v for k, v in group.items() if k != "params"}
+    plain: Group = {k: in_full(v) for k, v in group.items() if k != "params"}
     if items and all(named):
         return {"params": [p for _, p in items], **plain, "param_names": [n for n, _ in items]}
     return {"params": items, **plain}

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch.optim import lr_scheduler as reference
 
-from hfta_nb.array import PerMember, not_compiled
+from hfta_nb.array import PerMember, in_full, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
@@ -341,6 +341,7 @@ def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
     Raises:
         OptimError: an array-like of another length.
     """
+    value = in_full(value)
     listed = isinstance(value, PerMember)
     value = plain(value)
     if not isinstance(value, list):

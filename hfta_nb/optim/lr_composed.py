@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler as reference
 
+from hfta_nb.array import in_full
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory, rows_of
@@ -90,6 +91,7 @@ class SequentialLR(_Composite):
     def __init__(
         self, optimizer: ArrayOptimizer, schedulers: Sequence[ArrayLRScheduler], milestones: Any, last_epoch: Any = -1
     ) -> None:
+        schedulers = in_full(schedulers)
         self._check("SequentialLR", optimizer, schedulers)
         members = len(optimizer.array)
         points = rows_of("milestones", milestones, members, True)
@@ -121,6 +123,7 @@ class ChainedScheduler(_Composite):
     """
 
     def __init__(self, schedulers: Sequence[ArrayLRScheduler], optimizer: ArrayOptimizer | None = None) -> None:
+        schedulers = in_full(schedulers)
         first = schedulers[0] if isinstance(schedulers, Sequence) and schedulers else None
         optimizer = optimizer or getattr(first, "optimizer", None)
         self._check("ChainedScheduler", optimizer, schedulers)

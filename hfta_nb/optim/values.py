@@ -146,6 +146,9 @@ def refused_tuple(what: str, where: str, got: Any, accepted: str) -> OptimError:
 
 def plain(value: Any) -> Any:
     """Numbers, tuples and lists in place of `per_member` marks, tensors, arrays and other array-likes."""
+    if isinstance(value, Tensor) and value.is_meta:
+        raise OptimError("a tensor without values", where="values", got=f"{list(value.shape)} on meta",
+                         accepted="numbers, or a tensor of numbers")  # fmt: skip
     if isinstance(value, PerMember):
         value = value.value
         return [plain(v) for v in (value.tolist() if isinstance(value, Tensor) else value)]

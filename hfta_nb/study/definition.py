@@ -14,6 +14,7 @@ from torch import nn
 
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
+from hfta_nb.array import in_full
 from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
@@ -90,6 +91,7 @@ class Definition:
         population: PBT | Halving | None = None,
         **fixed: Any,
     ) -> None:
+        grid, metrics, monitor, keep_checkpoints = map(in_full, (grid, metrics, monitor, keep_checkpoints))
         self.family = arguments.family_of(family, loss, metrics, param_groups)
         self.data, self.deterministic = self._suited(data, drop_last), deterministic
         ends = patience, min_delta, member_steps, member_seconds
