@@ -91,17 +91,16 @@ class Definition:
         population: PBT | Halving | None = None,
         **fixed: Any,
     ) -> None:
-        grid, metrics, monitor, keep_checkpoints = map(in_full, (grid, metrics, monitor, keep_checkpoints))
-        self.family = arguments.family_of(family, loss, metrics, param_groups)
+        self.family = arguments.family_of(family, loss, in_full(metrics), param_groups)
         self.data, self.deterministic = self._suited(data, drop_last), deterministic
         ends = patience, min_delta, member_steps, member_seconds
         self._pace((epochs, validate_every, steps_per_epoch, validation_batch_size), ends)
-        self._judged(monitor, seeds_by, name, seed)
+        self._judged(in_full(monitor), seeds_by, name, seed)
         how = trials, slots, sampler, pruner, constraint, storage, skip_duplicates or None, timeout
-        self._searched(grid, how, (fixed, batch_size))
+        self._searched(in_full(grid), how, (fixed, batch_size))
         self._place(device, dtype, precision, across, (devices, devices_batch_norm), (serial, share_stream))
         self._resources(capacity, checkpointing, compile, verify, strategy)
-        self._planned(population, keep_checkpoints, directory)
+        self._planned(population, in_full(keep_checkpoints), directory)
 
     def _pace(self, epochs: tuple[Any, ...], ends: tuple[Any, ...]) -> None:
         """How often and in what batches it validates, how long an epoch is, and what ends a member."""
