@@ -69,6 +69,9 @@ translationeditrate weightedmeanabsolutepercentageerror wer wil wmape worderrorr
 LOWER = frozenset(_LOWER.split())
 """Names of errors, likewise."""
 
+_OF_PART = re.compile("^(train|training|val|valid|validation|eval|test)[_/]")
+"""Says on what data a metric was computed."""
+
 
 def direction_of(given: Any) -> bool | None:
     """Whether more is better, as a person says it.
@@ -98,7 +101,7 @@ def normal(name: str) -> str:
 def _of_name(name: str) -> bool | None:
     if name in _TORCH or (name.endswith("_loss") and hasattr(F, name)):
         return False
-    key = normal(name)
+    key = normal(_OF_PART.sub("", name.lower()))
     return True if key in HIGHER else False if key in LOWER else None
 
 
@@ -109,8 +112,8 @@ def _of_function(metric: Callable[..., Any]) -> bool | None:
         return False
     if isinstance(getattr(metric, "higher_is_better", None), bool):  # an object of torchmetrics
         return bool(metric.higher_is_better)  # type: ignore[attr-defined]
-    own = getattr(metric, "__name__", type(metric).__name__)
+    own = getattr(metric, "__name__", type(metric).__name__)  # torchmetrics wraps some in functions with a _
     if not isinstance(own, str):
         return None
     known = _of_name(own)
-    return _of_name(re.sub("^(binary|multiclass|multilabel|retrieval)_", "", own)) if known is None else known
+    return _of_name(re.sub("^_?(binary|multiclass|multilabel|retrieval)_", "", own)) if known is None else known

@@ -57,10 +57,10 @@ def from_dataset(
     """
     if not is_map_style(training) and not isinstance(training, IterableDataset):
         raise DataError("not a Dataset", where="training", got=training, accepted="something with [i] and len()")
-    title = name or _title(training)
+    title, moved = name or _title(training), False
     several = [training] if validation is None else [training, validation]
     if all(is_map_style(part) for part in several) and in_memory is not False:
-        read = _read(several, title, always=in_memory is True)
+        read, moved = _read(several, title, always=in_memory is True)
         if read is not None:
             (x, y), *rest = read
             xv, yv = rest[0] if rest else (None, None)
@@ -69,16 +69,22 @@ def from_dataset(
             data = _with_facts(data, training, facts)
             origin = functools.partial(_as_read, training, validation, held_out, title, data.task, dict(data.facts))
             return data if in_memory else replace(data, origin=Origin(data.x, data.y, origin))
-    return _as_read(training, validation, held_out, title, task, facts)
+    return _as_read(training, validation, held_out, title, task, facts, moved)
 
 
 def _as_read(
-    training: Any, validation: Any, held_out: float, title: str, task: str | None, facts: dict[str, int]
+    training: Any,
+    validation: Any,
+    held_out: float,
+    title: str,
+    task: str | None,
+    facts: dict[str, int],
+    whole: bool = False,
 ) -> Stream:
     if validation is None and is_map_style(training):
         kept, aside = split_rows(len(training), held_out)
         training, validation = Subset(training, kept.tolist()), Subset(training, aside.tolist())
-    return stream(training, validation, title, task, facts)
+    return stream(training, validation, title, task, facts, whole)
 
 
 def _title(dataset: Any) -> str:
@@ -95,8 +101,9 @@ def _with_facts(data: Data, dataset: Any, given: dict[str, int]) -> Data:
     return replace(data, facts={**facts, **given})
 
 
-def _read(parts: Sequence[Any], name: str, *, always: bool) -> list[tuple[Samples, Samples]] | None:
-    """All samples of each part; None if they are to be streamed."""
+def _read(parts: Sequence[Any], name: str, *, always: bool) -> tuple[list[tuple[Samples, Samples]] | None, bool]:
+    """All samples of each part, None if they are to be streamed; and whether some were seen to change, of those that
+    a look at a few did not tell of."""
     held = Held({"dataset": parts[0], "validation dataset": parts[-1]})
     begin = held.look()
     try:
@@ -104,12 +111,12 @@ def _read(parts: Sequence[Any], name: str, *, always: bool) -> list[tuple[Sample
     finally:
         held.put(begin)
     if always:
-        return [_whole(part) for part in parts]
+        return [_whole(part) for part in parts], False
     for part in parts:
         with contextlib.suppress(Exception):  # told where it is read in earnest
             held.judge(part.__getitem__, few(part))
     if held.changeable or not all(small):
-        return None
+        return None, False
     found: list[tuple[Samples, Samples]] = []
     for part in parts:
         with Randomness(0).drawn():
@@ -121,8 +128,8 @@ def _read(parts: Sequence[Any], name: str, *, always: bool) -> list[tuple[Sample
         after = held.look()
         if drawn.moved(mark) or held.drawn(begin, after) or held.moved(before, after):
             held.put(begin)
-            return None
-    return found
+            return None, True
+    return found, False
 
 
 def _is_small(dataset: Any, name: str) -> bool:

@@ -24,6 +24,8 @@ Values = dict[str, Any]
 
 END = object()
 
+UNLIKE = "samples differ each time that they are read"
+
 
 class Held:
     """What the objects of a data set hold that reading changes: generators, counters, what `set_epoch` sets, caches.
@@ -48,11 +50,12 @@ class Held:
         self.draws, self.entropy = False, ", ".join(found.entropy)
         self._told, self._clocks, self._seen = bool(found.told), bool(found.clocks), False
         self._first: Values | None = None
+        self._once: dict[str, Place] = {}  # that were there: an attribute that has gone can be put back
         self._reader: Reading | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         self.switch(None)
-        return {**self.__dict__, "_found": None, "_first": None, "_reader": None}
+        return {**self.__dict__, "_found": None, "_first": None, "_once": {}, "_reader": None}
 
     @property
     def varies(self) -> bool:
@@ -78,17 +81,28 @@ class Held:
 
     def look(self) -> Values:
         """Everything that is held now."""
-        self._found = find(self.roots)
+        self._find()
         return {name: place.get() for name, place in self.places.items()}
+
+    def _find(self) -> None:
+        self._found = find(self.roots)
+        self._once |= {name: place for name, place in self.places.items() if place.kind == "name"}
+
+    def _held(self, name: str) -> Any:
+        place = self.places.get(name)
+        return MISSING if place is None else place.get()
 
     def put(self, values: Values) -> None:
         """Put back what `look` gave."""
-        self._put({**dict.fromkeys(self.places.keys() - values.keys(), MISSING), **values})
+        self._find()
+        come = (self.places.keys() | self._once.keys()) - values.keys()
+        self._put({**dict.fromkeys(come, MISSING), **values})
 
     def _put(self, values: Mapping[str, Any]) -> None:
-        for kinds in (("name",), ("generator", "contents", "elements")):  # what is inside, once the right object is
+        inner = ("generator", "contents", "elements", "cache")
+        for kinds in (("name",), inner):  # what is inside, once the right object is
             for name, value in values.items():
-                place = self.places.get(name)
+                place = self.places.get(name) or self._once.get(name)
                 if place is None or place.kind not in kinds or (value is MISSING and place.kind != "name"):
                     continue
                 if not same(place.get(), value):
@@ -102,7 +116,8 @@ class Held:
     def _counts(self, name: str, before: Values, after: Values) -> bool:
         if name not in before or name not in after:  # of something that has come or gone
             return False
-        return self.places[name].kind != "contents" or len(before[name]) == len(after[name])
+        kind = self.places[name].kind
+        return kind != "cache" and (kind != "contents" or len(before[name]) == len(after[name]))
 
     def drawn(self, before: Values, after: Values) -> bool:
         """Whether a generator has moved."""
@@ -130,7 +145,7 @@ class Held:
                 self.names |= changed
                 self.put(begin)
                 if not alike(first, self._read(read, keys, forward)):
-                    self.entropy = self.entropy or "samples differ each time that they are read"
+                    self.entropy = self.entropy or UNLIKE
         finally:
             self.put(begin)
 
@@ -160,8 +175,8 @@ class Held:
 
     def take(self) -> Values:
         """What is held now, of all that is put back."""
-        self._found = find(self.roots)
-        return {name: self.places[name].get() for name in sorted(self.names) if name in self.places}
+        self._find()
+        return {name: self._held(name) for name in sorted(self.names)}
 
     def go_to(self, values: Values) -> None:
         """Put in what `take` gave; what it does not have is as at first."""
@@ -256,7 +271,8 @@ def unpacked(tree: Mapping[str, Any], held: Held, where: str) -> Values:
     """What `packed` was given; a warning names what could not be kept."""
     lost = sorted(name for name, value in tree.items() if _lost(value))
     known = tuple(name.removesuffix("[...]") for name in tree if name in held.places)
-    unknown = sorted(name for name in tree if name not in held.places and not name.startswith(known))
+    unknown = sorted(tree.keys() - held.places.keys() - held.names)
+    unknown = [name for name in unknown if not name.startswith(known)]
     held.add(tree)
     if lost:
         kinds = ", ".join(f"{shown([name])} ({_lost(tree[name])})" for name in lost)
@@ -284,7 +300,7 @@ def _packed(value: Any) -> Any:
     if value is MISSING:
         return {"kind": "missing"}
     if type(value) is itertools.count:
-        return {"kind": "count", "value": _packed(list(reduced(value)))}
+        return {"kind": "count", "value": _packed(list(reduced(value)[0]))}
     for kind, (made, state, _) in _GENERATORS.items():
         if type(value) is made:
             numpys = type(value.bit_generator).__name__ if kind == "numpy" else ""

@@ -66,16 +66,39 @@ def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
     if hasattr(value, "to_numpy"):
         value = _columns(value, where)
     try:
+        value = native(value)
         tensor = torch.as_tensor(value)
         if tensor.is_floating_point() and not hasattr(value, "dtype"):  # Python's numbers have the precision of float64
             tensor = torch.as_tensor(value, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(
-            "not a tensor, array or number", where=where, got=value, remedy="make it one in the dataset, or collate it"
-        ) from error
+        raise DataError("not a tensor, array or number", where=where, got=value, remedy=_remedy(value)) from error
+    if tensor.is_nested or tensor.layout != torch.strided:
+        remedy = "pad samples to one length, with a mask beside them" if tensor.is_nested else "give x.to_dense()"
+        got = "a nested tensor" if tensor.is_nested else str(tensor.layout)
+        raise DataError("not a dense tensor", where=where, got=got, remedy=remedy)
     whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
     images = tensor.dtype == torch.uint8 and tensor.ndim == 3 + batched
     return tensor.long() if whole and not images else tensor
+
+
+def native(value: Any) -> Any:
+    """An array in a form that torch takes: numbers in this machine's order of bytes, rows without negative strides."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiubcO":
+        return value
+    if value.dtype.kind == "O":  # of numbers, as a table of mixed columns is
+        value = np.array(value.tolist())
+    kind = value.dtype.newbyteorder("=") if value.dtype.itemsize <= 8 or value.dtype.kind == "c" else np.float64
+    return np.asarray(value, kind, order="C")
+
+
+def _remedy(value: Any) -> str:
+    parts = value if isinstance(value, list) else []
+    if any(isinstance(part, Tensor | np.ndarray) for part in parts):
+        return "several parts are a tuple, (a, b), and samples one tensor: torch.stack(samples)"
+    words = value.flatten()[:1].tolist() if isinstance(value, np.ndarray) else parts[:1]
+    if any(isinstance(word, str) for word in words):
+        return "encode words as whole numbers: numpy.unique(words, return_inverse=True)[1]"
+    return "make it one in the dataset, or collate it"
 
 
 def _columns(table: Any, where: str) -> Any:

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from hfta_nb.data.held import Held, shown
+from hfta_nb.data.held import UNLIKE, Held, shown
 from hfta_nb.data.sources import InOrder, Source, TensorSource
-from hfta_nb.errors import DataError
+from hfta_nb.errors import DataError, DataWarning
 
 LOOK_BATCH = 64
 """The size of batches that are looked at, where the data has none of its own."""
 
 
-def judged(parts: Sequence[tuple[Any, Source]]) -> Held:
+def judged(parts: Sequence[tuple[Any, Source]], whole: bool = False) -> Held:
     """What the parts of some data hold that reading changes, found out by reading a little of them twice.
 
     Args:
         parts: training and validation, as given, and their sources.
+        whole: read all samples of data sets, of which it is known that some change.
 
     Raises:
         DataError: a loader's worker processes would keep it from pass to pass.
     """
     held = Held({_name(part, role): part for (part, _), role in zip(parts, ("training", "validation"), strict=False)})
     for part, source in parts:
-        for read, keys in _readable(part, source):
+        for read, keys in _readable(part, source, whole):
             with contextlib.suppress(Exception):  # told where it is read in earnest
                 held.judge(read, keys)
         if isinstance(part, DataLoader):
             _check_workers(part, source)
+    if held.entropy == UNLIKE:
+        why = "where that is an iterator, a large array or a file, which can't be put back, this look has moved it on"
+        words = f"{parts[0][1].name}: {UNLIKE}; {why}"
+        warnings.warn(DataWarning(words), stacklevel=2)
     return held
 
 
@@ -55,11 +61,11 @@ def _name(part: Any, role: str) -> str:
     return str(getattr(part, "__name__", role))
 
 
-def _readable(part: Any, source: Source) -> Iterator[tuple[Callable[[Any], Any], list[Any]]]:
+def _readable(part: Any, source: Source, whole: bool = False) -> Iterator[tuple[Callable[[Any], Any], list[Any]]]:
     """Ways to read a little of it."""
     samples: Any = part.dataset if isinstance(part, DataLoader) else part
     if is_map_style(samples) and len(samples):
-        yield samples.__getitem__, few(samples)
+        yield samples.__getitem__, list(range(len(samples))) if whole else few(samples)
     if isinstance(part, DataLoader) and part.num_workers:
         order = part.sampler if part.batch_sampler is None else part.batch_sampler
         yield lambda _: next(iter(order)), [None]
@@ -80,7 +86,14 @@ def _first_of(source: Source) -> Any:
 
 def _check_workers(loader: DataLoader[Any], source: Source) -> None:
     """Check that no state is in processes that live on from pass to pass, where it can't be put back."""
-    if not loader.persistent_workers or loader.worker_init_fn is not None:
+    if not loader.persistent_workers:
+        return
+    if loader.worker_init_fn is not None:
+        words = "each pass has worker processes of its own, so that a run can be resumed: worker_init_fn is called anew"
+        remedy = (
+            "let it seed by torch.initial_seed(), which differs from pass to pass, or give persistent_workers=False"
+        )
+        warnings.warn(DataWarning(f"{source.name}: {words}; {remedy}"), stacklevel=2)
         return
     inner = Held({"dataset": loader.dataset, "collate_fn": loader.collate_fn})
     if is_map_style(loader.dataset):

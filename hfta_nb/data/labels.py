@@ -33,7 +33,8 @@ def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
     lowest, highest = int(counted.min()), int(counted.max())
     if lowest < 0:
         accepted = f"class numbers from 0, or {IGNORED} for targets that do not count"
-        raise DataError("a negative label", where=where, got=lowest, accepted=accepted)
+        remedy = f"where {lowest} marks what does not count: y[y == {lowest}] = {IGNORED}, and ignore_index={IGNORED}"
+        raise DataError("a negative label", where=where, got=lowest, accepted=accepted, remedy=remedy)
     if known is not None and highest >= known:
         strays = counted[counted >= known]
         raise DataError(
@@ -69,5 +70,6 @@ def check_spread(parts: list[tuple[str, Tensor]]) -> None:
         where=where,
         got=f"the label {largest:,}, {count} times",
         accepted=f"class numbers from 0 without large gaps, or {IGNORED} for targets that do not count",
-        remedy=f"mend the labels, or say that so many are meant: num_classes={classes}",
+        remedy=f"where it marks what does not count: y[y == {largest}] = {IGNORED}, and ignore_index={IGNORED}; or say "
+        f"that so many are meant: num_classes={classes}",
     )

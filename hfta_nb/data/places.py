@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from hfta_nb.errors import DataWarning
 from hfta_nb.own_lines import is_own
 
 MOST = 20_000
@@ -65,7 +66,8 @@ class Place:
     """A place.
 
     Attributes:
-        kind: "generator", "name" (one value), "contents" (of a container) or "elements" (of an array).
+        kind: "generator", "name" (one value), "contents" (of a container), "elements" (of an array) or "cache" (of
+            `functools.lru_cache`, which can be emptied only).
         get: takes down what it holds, so that later changes leave that alone.
         put: puts that back.
     """
@@ -171,6 +173,7 @@ def _inner(where: str, value: Any, found: Found) -> Iterator[tuple[str, Any]]:
         yield from ((where, value.func), (where, value.args), (where, value.keywords))
     elif isinstance(value, DataLoader):
         yield from ((name if where == "loader" else f"{where}.{name}", getattr(value, name)) for name in LOADER)
+        yield from _of_loader(where, value, found)
     elif isinstance(value, tuple | frozenset):
         yield from _elements(where, enumerate(value))
     elif isinstance(value, dict):
@@ -179,8 +182,37 @@ def _inner(where: str, value: Any, found: Found) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, list | set | deque | bytearray):
         found.note(f"{where}[...]", Place("contents", lambda: copy.copy(value), functools.partial(_refill, value)))
         yield from _elements(where, enumerate(value))
+    elif isinstance(value, functools._lru_cache_wrapper) and _own(value.__wrapped__.__code__.co_filename):
+        found.note(where, _cache(where, value))
     if not isinstance(value, types.FunctionType | type | DataLoader | types.BuiltinFunctionType):
         yield from _of_object(where, value, found)
+
+
+def _of_loader(where: str, loader: DataLoader[Any], found: Found) -> Iterator[tuple[str, Any]]:
+    """What a loader of a user's own class has beside those of torch's."""
+    if type(loader) is DataLoader:
+        return
+    held = vars(loader)
+    for name in held.keys() - vars(DataLoader([0])).keys():  # type: ignore[arg-type]
+        found.note(f"{where}.{name}", _name(held, name))
+        yield f"{where}.{name}", held[name]
+    yield from _of_class(type(loader), found)
+
+
+def _cache(where: str, function: Any) -> Place:
+    """What a function remembers; the number of values, and of those that were made, stand for the values."""
+
+    def get() -> tuple[int, int]:
+        told = function.cache_info()
+        return told.currsize, told.misses
+
+    def put(kept: tuple[int, int]) -> None:
+        function.cache_clear()
+        if kept[0]:
+            words = f"{where}: what functools.lru_cache kept can't be put back, so that it is made anew"
+            warnings.warn(DataWarning(words), stacklevel=2)
+
+    return Place("cache", get, put)
 
 
 def _elements(where: str, pairs: Any) -> Iterator[tuple[str, Any]]:
@@ -383,4 +415,11 @@ def reduced(iterator: Any) -> Any:
     """What an iterator of Python's own is made from, to go on where it is."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return iterator.__reduce__()[1]
+        return tuple(map(_plain, iterator.__reduce__()[1:]))
+
+
+def _plain(part: Any) -> Any:
+    """The same for iterators within."""
+    if isinstance(part, tuple):
+        return tuple(map(_plain, part))
+    return reduced(part) if isinstance(part, _ITERATORS) else part

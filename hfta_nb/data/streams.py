@@ -165,8 +165,10 @@ def from_batches(
     return stream(training, validation, name, task, facts)
 
 
-def stream(training: Any, validation: Any, name: str, task: str | None, facts: Mapping[str, int]) -> Stream:
-    """A stream of anything that `source_of` accepts."""
+def stream(
+    training: Any, validation: Any, name: str, task: str | None, facts: Mapping[str, int], whole: bool = False
+) -> Stream:
+    """A stream of anything that `source_of` accepts; `whole`: look at all samples of it, see `judged`."""
     check_name(name)
     for key, value in facts.items():
         if isinstance(value, bool) or not isinstance(value, int):
@@ -181,7 +183,7 @@ def stream(training: Any, validation: Any, name: str, task: str | None, facts: M
     for source, part in zip(sources, ("training", "validation"), strict=True):
         source.name = f"{name}, {part}"
         source.tells = part == "training"
-    held = judged(list(zip((training, validation), sources, strict=True)))
+    held = judged(list(zip((training, validation), sources, strict=True)), whole)
     firsts = [_first(source, held) for source in sources]
     if sources[1].endless:
         what, accepted = "never ends, so a validation would not either", "a limited number of batches"

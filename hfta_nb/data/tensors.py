@@ -76,7 +76,8 @@ def check_name(name: str) -> None:
 
 def usual_task(y: Samples) -> str:
     """ "classification" or "regression", from the targets' type."""
-    return "regression" if not isinstance(y, Tensor) or y.is_floating_point() else "classification"
+    numbers = not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex()
+    return "regression" if numbers else "classification"
 
 
 COUNTED = ("num_classes", "out_features", "vocab_size")

@@ -69,12 +69,13 @@ def flat(grid: Mapping[Any, Any], outer: str = "") -> dict[str, Any]:
 
 def _within(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
     left = {key: v for key, v in value.items() if key not in (*_DRAWN, "type")}
-    if set(left) in ({"values"}, {"value"}):
+    if set(left) in ({"values"}, {"value"}, {"grid_search"}):
         return {name: next(iter(left.values()))}
     if set(left) in ({"min", "max"}, {"low", "high"}):
         low, high = left.values()
         log = ", log=True" if any("log" in str(v) for v in value.values()) else ""
-        return {name: _Code(f"hfta_nb.uniform({low}, {high}{log})")}
+        whole = isinstance(low, int) and isinstance(high, int) and not log
+        return {name: _Code(f"hfta_nb.{'integers' if whole else 'uniform'}({low}, {high}{log})")}
     return flat(value, name)
 
 

@@ -92,7 +92,7 @@ class Asking(abc.ABC):
         self.home, self.skip_duplicates, self.timeout_s = home or Home(), skip_duplicates, timeout_s
         self.cost: Callable[[int, str], float] = lambda variant, name: math.nan
         self.optuna: optuna.Study = self._created()
-        points = points_of(self.space) if sampler == "grid" or skip_duplicates else None
+        points = points_of(self.space) if sampler == "grid" or skip_duplicates else methods.points_of(sampler)
         self.trials = trials if points is None else min(trials, points)
         self.ended: list[int] = []  # trials of which Optuna was told, since whoever follows them took them out
         self.foreseen: list[dict[str, Json]] = []  # what the first trials' members were to train
@@ -199,8 +199,8 @@ class Asking(abc.ABC):
     def _asked(self) -> Trial | None:
         """The next trial; None where the space's function prunes it, or nothing new is left."""
         for _ in range(_TRIES):
-            self.optuna.sampler = self._sampler(len(self._frozen()))
             self._prepare()
+            self.optuna.sampler = self._sampler(self._next())
             with methods.any_choices():
                 handle = self.optuna.ask()
             self._touched.add(handle.number)
@@ -223,6 +223,11 @@ class Asking(abc.ABC):
             raise SearchError(f"rejects {_TRIES} configurations one after another", where="constraint", got=config)
         self._enqueue_new()
         return None
+
+    def _next(self) -> int:
+        """The number of the next trial: the first that is enqueued, else a new one."""
+        trials = self._frozen()
+        return next((trial.number for trial in trials if trial.state == state("WAITING")), len(trials))
 
     def _prepare(self) -> None:
         """See that enqueued trials suit the space: before a run one that does not is an error, later a warning."""

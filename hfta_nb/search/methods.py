@@ -50,6 +50,11 @@ def sampler_of(given: Any, space: Any, seed: int) -> BaseSampler:
         raise SearchError(f"needs a package that is missing ({error})", where="sampler", got=given) from error
 
 
+def points_of(sampler: Any) -> int | None:
+    """How many trials Optuna's `GridSampler` asks for; None of another sampler."""
+    return len(sampler._all_grids) if isinstance(sampler, optuna().samplers.GridSampler) else None
+
+
 def _quasi_random(seed: int) -> BaseSampler:
     """Optuna's sampler, which knows the axes from trials that are still on as well.
 

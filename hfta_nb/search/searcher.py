@@ -92,13 +92,8 @@ class Searcher(Asking):
             told = {"state": state("FAIL")}
         self._touched.add(trial.number)
         self.ended.append(trial.number)
-        try:
-            with methods.any_choices():
-                self.optuna.tell(trial.asked, **told)
-        except RuntimeError:
-            # A grid's sampler, of which every point was tried, wants to stop a loop that is not Optuna's.
-            if not self._frozen()[trial.number].state.is_finished():
-                raise
+        with methods.any_choices(), self.stoppable():  # a sampler stops where all that there is was tried
+            self.optuna.tell(trial.asked, **told)
 
     def _values(self, trial: Trial) -> list[float]:
         """What a trial came to, by objective."""
@@ -160,7 +155,8 @@ class Searcher(Asking):
         trials = self._frozen()
         found = {records.key_of(number): records.told(trials[number]) for number in sorted(self._touched)}
         self._touched.clear()
-        whole = {"system": {} if self.home.shared else self._system()}
+        user = {k: v for k, v in self.optuna.user_attrs.items() if _is_plain(v)}
+        whole = {"system": {}, "user": {}} if self.home.shared else {"system": self._system(), "user": user}
         if whole != self._told:
             found[records.STUDY] = self._told = json.loads(json.dumps(whole))
         return found
@@ -170,17 +166,22 @@ class Searcher(Asking):
         if self.home.shared:
             self._take_up({int(key) for key in bodies if key.isdigit()})
             return
-        system = bodies.get(records.STUDY, {}).get("system", {})
-        self.take_up_trials(records.in_order(bodies), system)
+        whole = bodies.get(records.STUDY, {})
+        self.take_up_trials(records.in_order(bodies), whole.get("system"), whole.get("user"))
 
     def take_up_trials(
-        self, trials: Sequence[optuna.trial.FrozenTrial], system: Mapping[str, Any] | None = None
+        self,
+        trials: Sequence[optuna.trial.FrozenTrial],
+        system: Mapping[str, Any] | None = None,
+        user: Mapping[str, Any] | None = None,
     ) -> None:
         """Go on with these trials of Optuna's."""
         self.optuna = self._created()
         self.optuna.add_trials(trials)
         for name, value in (system or {}).items():
             self.optuna._storage.set_study_system_attr(self.optuna._study_id, name, value)
+        for name, value in (user or {}).items():
+            self.optuna.set_user_attr(name, value)
         self._take_up(range(len(trials)))
 
     def _system(self) -> dict[str, Any]:
@@ -211,6 +212,14 @@ class Searcher(Asking):
                 trial.pruned_because = self._because(trial.pruned_at, value)
         else:
             trial.live = set(trial.variants)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value can be kept as JSON."""
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError):
+        return False
 
 
 def _by_variant(event: ev.EpochDone) -> dict[int, dict[str, float]]:

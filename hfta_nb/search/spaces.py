@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import SearchError
@@ -45,7 +46,7 @@ def uniform(low: float, high: float, *, log: bool = False, step: float | None = 
         Uniform(low=0.0001, high=0.1, log=True, step=None)
     """
     numbers = [n for n in (low, high, step) if n is not None]
-    if any(isinstance(n, bool) or not isinstance(n, int | float) or not math.isfinite(n) for n in numbers):
+    if any(isinstance(n, bool) or not isinstance(n, Real) or not math.isfinite(n) for n in numbers):
         raise SearchError("not an interval", where="uniform", got=(low, high, step), accepted="finite numbers")
     if not low < high:
         raise SearchError("the ends are not in order", where="uniform", got=(low, high), accepted="low < high")
@@ -108,11 +109,14 @@ def checked(space: Space) -> Space:
     """
     if not callable(space):
         check_flat(space)
+        space = {name: axis.tolist() if getattr(axis, "ndim", 0) == 1 else axis for name, axis in space.items()}
         for name, axis in space.items():
             check_name(name)
             if not (values_of(axis) or isinstance(axis, Uniform | Integers) or _distribution(axis)):
                 accepted = "hfta.uniform(...), hfta.integers(...), a list of values, or a distribution of Optuna's"
-                raise SearchError("can't be searched", where=name, got=axis, accepted=accepted)
+                one = isinstance(axis, int | float | str | None)
+                remedy = f"one value for all is an argument of the study: {name}={axis!r}" if one else ""
+                raise SearchError("can't be searched", where=name, got=axis, accepted=accepted, remedy=remedy)
     return space
 
 

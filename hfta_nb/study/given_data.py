@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data import Data, Stream
+from hfta_nb.data.items import native
 from hfta_nb.data.judging import is_map_style
 from hfta_nb.data.tensors import split_rows
 from hfta_nb.train import Settings
@@ -133,7 +134,7 @@ def _tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         found = value
     else:
-        found = torch.as_tensor(np.array(value.to_numpy() if hasattr(value, "to_numpy") else value))
+        found = torch.as_tensor(np.array(native(value.to_numpy() if hasattr(value, "to_numpy") else value)))
     numbers = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
     images = found.dtype == torch.uint8 and found.ndim == 4
     return found if numbers or images else found.long()

@@ -69,7 +69,8 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
                      constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by, home=home,
                      skip_duplicates=flag("skip_duplicates", asked["skip_duplicates"] or False),
                      timeout_s=time_limit("timeout", asked["timeout"]))  # fmt: skip
-    _check_axes(given, study)
+    axes: Any = found.space  # without the seeds
+    _check_axes({**given, **axes} if isinstance(given, Mapping) else given, study)
     return found
 
 

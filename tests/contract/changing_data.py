@@ -111,6 +111,28 @@ class Counting(Base):
         return X[i] + self.phase, Y[i]
 
 
+class Rarely(Base):
+    """Changes where one sample is read."""
+
+    def __init__(self) -> None:
+        self.phase = 0
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        self.phase += i == 5
+        return X[i] + self.phase, Y[i]
+
+
+class Later(Base):
+    """Has an attribute from its first read on."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        rng = self.__dict__.setdefault("rng", np.random.default_rng(3))
+        return X[i] + rng.normal(), Y[i]
+
+
 class OfClass(Base):
     rng = np.random.default_rng(4)
 
@@ -136,6 +158,20 @@ class Caching(Base):
         if i not in self.cache:
             self.cache[i] = X[i] + self.rng.normal()
         return self.cache[i], Y[i]
+
+
+class Cached(Base):
+    """The same by `functools.lru_cache`."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(3)
+
+    @functools.lru_cache(None)  # noqa: B019
+    def made(self, i: int) -> Tensor:
+        return X[i] + self.rng.normal()
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.made(i), Y[i]
 
 
 class Told(Base):
@@ -177,6 +213,8 @@ KINDS: dict[str, Callable[[], Dataset]] = {
     "closure": lambda: Base(in_closure()),
     "counter": lambda: Counting(1),
     "late counter": lambda: Counting(17),
+    "rarely": Rarely,
+    "later": Later,
     "class": OfClass,
     "global": OfModule,
     "cache": Caching,

@@ -29,6 +29,7 @@ from tests.contract.changing_data import (
     SEED,
     SIZE,
     Base,
+    Cached,
     Counting,
     Iterated,
     N,
@@ -67,6 +68,25 @@ def test_batches_are_those_of_a_loop_of_ones_own_for_each_reader(kind: str) -> N
     resumed = reader(data.resolve((given(kind), TensorDataset(X[:8], Y[:8]))))
     resumed.load_state(state)
     assert_equal(taken(resumed, 1, 1) + taken(resumed, 2), expected[4:])
+
+
+def test_what_a_function_caches_is_made_anew_for_each_reader() -> None:
+    expected = own_loop(Cached())
+    Cached.made.cache_clear()
+    stream = data.resolve((Cached(), TensorDataset(X[:8], Y[:8])))
+    for _ in range(2):
+        one = reader(stream)
+        assert_equal([x for epoch in range(3) for x in taken(one, epoch)], expected)
+    resumed = reader(stream)
+    resumed.load_state(one.state())
+    with pytest.warns(DataWarning, match=r"Cached.made: what functools.lru_cache kept can't be put back"):
+        taken(resumed, 3)
+
+
+def test_a_look_that_moves_an_iterator_on_is_told() -> None:
+    numbers = (float(n) for n in range(1000))
+    with pytest.warns(DataWarning, match=r"samples differ each time that they are read; where that is an iterator"):
+        data.resolve((Base(lambda x: x + next(numbers)), TensorDataset(X[:8], Y[:8])))
 
 
 def test_looking_at_data_leaves_it_as_it_was() -> None:

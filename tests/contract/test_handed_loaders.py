@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
 from hfta_nb import data
-from hfta_nb.errors import DataError
+from hfta_nb.errors import DataError, DataWarning
 from tests.contract.changing_data import SEED, SIZE, Base, N, Randomizable, Slotted, X, Y, assert_equal, reader, taken
 
 
@@ -41,6 +41,32 @@ def collate(items: list[Any], rng: np.random.Generator) -> tuple[Tensor, Tensor]
     return torch.stack([x for x, _ in items]) + rng.normal(), torch.stack([y for _, y in items])
 
 
+class Mining(Sampler):
+    """Weights what it has drawn, by a generator that it makes when it is first asked."""
+
+    def __init__(self) -> None:
+        self.weights = torch.ones(N)
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        generator = self.__dict__.setdefault("generator", seeded(4))
+        rows = torch.multinomial(self.weights, N, generator=generator)
+        self.weights = self.weights / 2
+        self.weights[rows] += 0.5
+        return iter(rows.tolist())
+
+
+class Noisy(DataLoader):
+    """Changes batches by a generator of its own."""
+
+    def __iter__(self) -> Any:
+        if not hasattr(self, "noise"):
+            self.noise = np.random.default_rng(3)
+        return ((x + self.noise.normal(), y) for x, y in super().__iter__())
+
+
 LOADERS: dict[str, Callable[[], DataLoader]] = {
     "generator": lambda: DataLoader(Base(Randomizable()), SIZE, shuffle=True, generator=seeded(7)),
     "sampler": lambda: DataLoader(Base(), SIZE, sampler=RandomSampler(Base(), True, N, generator=seeded(2))),
@@ -49,6 +75,8 @@ LOADERS: dict[str, Callable[[], DataLoader]] = {
     "collate": lambda: DataLoader(
         Base(), SIZE, sampler=Shuffled(), collate_fn=functools.partial(collate, rng=np.random.default_rng(3))
     ),
+    "mining": lambda: DataLoader(Base(), SIZE, sampler=Mining()),
+    "own loader": lambda: Noisy(Base(), SIZE, shuffle=True, generator=seeded(7)),
     "workers": lambda: DataLoader(Base(Slotted()), SIZE, num_workers=2, shuffle=True, generator=seeded(7)),
 }
 
@@ -79,6 +107,12 @@ def test_workers_that_live_on_with_data_that_they_change_are_refused() -> None:
     with pytest.raises(
         DataError, match=r"got 'dataset.transform.count, dataset.transform.rng'; .*persistent_workers=False"
     ):
+        data.resolve((loader, (X[:8], Y[:8])))
+
+
+def test_workers_that_would_live_on_begin_anew_in_each_pass() -> None:
+    loader = DataLoader(Base(), SIZE, num_workers=1, persistent_workers=True, worker_init_fn=np.random.seed)
+    with pytest.warns(DataWarning, match=r"worker_init_fn is called anew; let it seed by torch.initial_seed\(\)"):
         data.resolve((loader, (X[:8], Y[:8])))
 
 

@@ -144,6 +144,29 @@ def test_missing_numbers(tmp_path: Path) -> None:
         hfta.Study("mlp", {"lr": [1e-2]}, (x, Y), directory=tmp_path / "x")
 
 
+@pytest.mark.parametrize("kind", ["objects", "strides", "bytes", "long"])
+def test_arrays_of_any_form_are_data(kind: str) -> None:
+    x = np.arange(24.0).reshape(6, 4)
+    forms = {"objects": x.astype(object), "strides": x[::-1][::-1], "bytes": x.astype(">f8"), "long": x.astype("g")}
+    found = hfta.data.from_tensors(forms[kind], x[::-1, 0], x, x[:, 0])
+    assert torch.equal(found.x, torch.from_numpy(x))
+    assert found.y.tolist() == x[::-1, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.array(["a", "b"] * 3), "encode words as whole numbers: numpy.unique"),
+        ([torch.zeros(6), torch.ones(6)], r"several parts are a tuple, \(a, b\)"),
+        (torch.zeros(6, 4).to_sparse(), r"not a dense tensor; got 'torch.sparse_coo'; give x.to_dense\(\)"),
+        (torch.tensor([0, 1, 2, -1, 0, 1]), r"y\[y == -1\] = -100"),
+    ],
+)
+def test_what_is_no_target_is_told_with_a_remedy(y: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        hfta.data.from_tensors(torch.zeros(6, 4), y, torch.zeros(6, 4), y)
+
+
 def test_a_saved_study_has_its_targets(tmp_path: Path) -> None:
     tree = {"kind": KINDS, "a.b": {"c%": (Y, TREE["of"])}}
     study = hfta.Study(Heads, {"lr": [1e-2]}, (X, tree), loss=lambda o, y: o.mean(), directory=tmp_path / "run")

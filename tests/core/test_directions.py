@@ -111,6 +111,11 @@ def test_of_other_names_nothing_is_known(name: str) -> None:
     assert more_is_better(name, lambda o, y: o) is None
 
 
+@pytest.mark.parametrize(("name", "more"), [("val_smape", False), ("test_f1", True), ("valid_foo", None)])
+def test_the_part_of_the_data_in_a_name_does_not_count(name: str, more: bool | None) -> None:
+    assert more_is_better(name, len) is more
+
+
 def test_functions_are_known_by_their_own_names() -> None:
     from sklearn.metrics import f1_score, hamming_loss
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from torch import nn
@@ -201,6 +202,33 @@ def test_no_configuration_is_tried_twice(sampler: str, tmp_path: Path) -> None:
     repeated = study(tmp_path / "again", axes, trials=20, sampler=sampler)
     repeated.fit(progress=False)
     assert len(repeated.variants) == 20
+
+
+@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
+@pytest.mark.parametrize("kind", ["GridSampler", "BruteForceSampler"])
+def test_samplers_of_all_points_end_the_search(kind: str, tmp_path: Path) -> None:
+    axes = {"width": [4, 8], "lr": [1e-3, 1e-2]}
+    sampler = optuna.samplers.GridSampler(axes) if kind == "GridSampler" else optuna.samplers.BruteForceSampler()
+    made = study(tmp_path / "run", axes, trials=9, slots=1, sampler=sampler)
+    made.fit(progress=False)
+    assert len(made.variants) == 4
+    assert made.history.state == ev.COMPLETE
+
+
+def test_what_an_enqueued_trial_leaves_open_is_drawn_anew_for_each(tmp_path: Path) -> None:
+    made = study(tmp_path / "run")
+    for _ in range(3):
+        made.optuna.enqueue_trial({"width": 8})
+    made.fit(progress=False)
+    assert len({trial.params["lr"] for trial in made.optuna.trials}) == 5
+
+
+def test_attributes_of_the_study_are_kept(tmp_path: Path) -> None:
+    made = study(tmp_path / "run", {"lr": np.array([0.01, 0.1]), "width": (8, 16)}, trials=2)
+    made.optuna.set_user_attr("author", "me")
+    made.fit(progress=False, on_trial=lambda of, trial: of.set_user_attr(f"n{trial.number}", trial.value))
+    assert made.optuna.user_attrs.keys() == {"author", "n0", "n1"}
+    assert hfta.Study.load(tmp_path / "run").optuna.user_attrs == made.optuna.user_attrs
 
 
 def test_duplicates_of_a_function_end_the_search(tmp_path: Path) -> None:

@@ -83,6 +83,13 @@ SITUATIONS = [
     Situation(10, "weights", lambda: weighted, y=(VALUES, WEIGHTS)),
     Situation(10, "missing", lambda: masked, y=MISSING, metrics=lambda: {"off": masked}),
     Situation(10, "truth", lambda: where_true, y=(VALUES, CLASSES == 0)),
+    Situation(
+        10,
+        "complex",
+        lambda: lambda o, y: (o[:, 0] - y.real).square().mean() + (o[:, 1] - y.imag).square().mean(),
+        build=Heads,
+        y=torch.complex(VALUES, WEIGHTS).to(torch.complex64),
+    ),
     Situation(10, "index", lambda: numbered, y=(VALUES, torch.arange(12))),
     Situation(10, "whole-inputs", lambda: F.mse_loss, build=Words, x=(torch.arange(24) % 5).view(12, 2), y=VALUES),
     Situation(
