@@ -25,8 +25,8 @@ from hfta_nb.rules.base import Context, Disagreement
 AttributeKey = tuple[str, str]
 """Path of a submodule, and the name of its attribute."""
 
-MISSING = object()
-"""In place of the value of an attribute that a module does not have."""
+MISSING = type("MISSING", (), {})
+"""In place of the value of an attribute that a module does not have; a class, which copies as itself."""
 _BUFFER = "buffer "
 """Prefix of the names of buffers that were None or missing when the array was created."""
 
