@@ -80,7 +80,7 @@ def test_members_of_unlike_length_hold_a_trained_loss(tmp_path: Path) -> None:
 
     study = hfta.Study(build, {"depth": [0, 1, 2]}, (X, Y, X, Y), epochs=3, loss=Uncertainty(), batch_size=12, lr=0.01,
                        device="cpu", dtype="float64", across=0.9, directory=tmp_path)  # fmt: skip
-    assert len(study.plan().groups) == 1
+    assert len(study.plan()) == 1
     study.fit(progress=False)
     for i in range(3):
         torch.manual_seed(0)
