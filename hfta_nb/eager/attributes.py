@@ -221,12 +221,15 @@ def tracked_attributes(
             if not keep:
                 _restore(module, now[path], before[path])
         for (path, name), content in contents.items():
-            value = now[path].get(name, MISSING)
+            old = start[path].get(name, MISSING)
+            if _unchanged(old, content):
+                continue
             with suppress(Exception):  # an error here only occurs in a call that is repeated
-                if value is start[path].get(name) and not same_value(value, content):
-                    changes[path, name] = _copy_of(value)
-                    if not keep:
-                        _set(modules[path], name, _back(before[path].get(name, MISSING), value, content))
+                if now[path].get(name, MISSING) is old:
+                    changes[path, name] = _copy_of(old)
+            if not keep:  # an object that the module has replaced, too
+                with suppress(Exception):
+                    _set(modules[path], name, _back(before[path].get(name, MISSING), old, content))
         note_references(changes.values(), modules, prefix)
 
 
@@ -311,6 +314,13 @@ def _copy_of(value: Any) -> Any:
         return copy_value(value, {})
     except TypeError:
         return value
+
+
+def _unchanged(value: Any, content: Any) -> bool:
+    try:
+        return same_value(value, content)
+    except Exception:  # a tensor of several members, in a container that members share
+        return False
 
 
 def _back(own: Any, value: Any, content: Any) -> Any:
