@@ -25,7 +25,10 @@ from hfta_nb.errors import ArrayWarning, OptimError
 ALONE = 2
 """Members that are tried alone."""
 
-STEPS = 4
+STEPS = 8
+"""In the later half, gradients point in one direction and are large, so that rules that adapt to both are tried."""
+
+LARGE = 1e3
 LONGEST = 256
 """Sides of the tensors that are tried: what rules that begin at 128 entries look at is still there."""
 
@@ -198,7 +201,8 @@ class _Trial:
         total = torch.zeros(())
         for place, p in enumerate(self.params.values()):
             if p.requires_grad:
-                grad = self._numbers(p, 1000 * (number + 1) + place, 1.0)
+                late = 2 * number >= STEPS
+                grad = self._numbers(p, 1000 * (STEPS if late else number + 1) + place, LARGE if late else 1.0)
                 total = total + (grad * p.detach()).abs().sum().cpu()
                 p.grad = grad + 0.1 * p.detach()
         return total

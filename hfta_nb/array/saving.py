@@ -31,6 +31,12 @@ class Savable(nn.Module):
         metadata = getattr(destination, "_metadata", {}).get(prefix[:-1])
         if metadata is not None:
             metadata[STREAMS] = streams
+        model = self._state.skeleton
+        if self._has_own_extra_state():  # as its submodules may have
+            destination[prefix + STREAMS] = model.get_extra_state()
+
+    def _has_own_extra_state(self) -> bool:
+        return type(self._state.skeleton).get_extra_state is not nn.Module.get_extra_state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load the result of `state_dict`.
@@ -56,7 +62,8 @@ class Savable(nn.Module):
                 got="assign=True",
                 accepted="assign=False",
             )
-        streams = state_dict.get(STREAMS, getattr(state_dict, "_metadata", {}).get("", {}).get(STREAMS))
+        beside = getattr(state_dict, "_metadata", {}).get("", {}).get(STREAMS)
+        streams = beside if self._has_own_extra_state() else state_dict.get(STREAMS, beside)
         if streams is not None:
             _checked(self.generators, streams)
         for name, own in self._state.owned.items():
@@ -86,9 +93,12 @@ class Savable(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *rest: Any
     ) -> None:
+        given = dict(state_dict)
+        if self._has_own_extra_state() and prefix + STREAMS in given:
+            self._state.skeleton.set_extra_state(given.pop(prefix + STREAMS))
         if STREAMS in local_metadata:
-            state_dict.setdefault(prefix + STREAMS, local_metadata[STREAMS])
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
+            given.setdefault(prefix + STREAMS, local_metadata[STREAMS])
+        super()._load_from_state_dict(given, prefix, local_metadata, strict, missing_keys, *rest)
         if prefix + STREAMS in missing_keys:
             missing_keys.remove(prefix + STREAMS)
 

@@ -25,8 +25,8 @@ from hfta_nb.rules.base import Context, Disagreement
 AttributeKey = tuple[str, str]
 """Path of a submodule, and the name of its attribute."""
 
-MISSING = object()
-"""In place of the value of an attribute that a module does not have."""
+MISSING = type("MISSING", (), {})
+"""In place of the value of an attribute that a module does not have; a class, which copies as itself."""
 _BUFFER = "buffer "
 """Prefix of the names of buffers that were None or missing when the array was created."""
 
@@ -223,12 +223,15 @@ def tracked_attributes(
             if not keep:
                 _restore(module, now[path], before[path])
         for (path, name), content in contents.items():
-            value = now[path].get(name, MISSING)
+            old = start[path].get(name, MISSING)
+            if _unchanged(old, content):
+                continue
             with suppress(Exception):  # an error here only occurs in a call that is repeated
-                if value is start[path].get(name) and not same_value(value, content):
-                    changes[path, name] = _copy_of(value)
-                    if not keep:
-                        _set(modules[path], name, _back(before[path].get(name, MISSING), value, content))
+                if now[path].get(name, MISSING) is old:
+                    changes[path, name] = _copy_of(old)
+            if not keep:  # an object that the module has replaced, too
+                with suppress(Exception):
+                    _set(modules[path], name, _back(before[path].get(name, MISSING), old, content))
         note_references(changes.values(), modules, prefix)
 
 
@@ -313,6 +316,13 @@ def _copy_of(value: Any) -> Any:
         return copy_value(value, {})
     except TypeError:
         return value
+
+
+def _unchanged(value: Any, content: Any) -> bool:
+    try:
+        return same_value(value, content)
+    except Exception:  # a tensor of several members, in a container that members share
+        return False
 
 
 def _back(own: Any, value: Any, content: Any) -> Any:

@@ -82,20 +82,25 @@ def submodule_of(module: nn.Module, name: str) -> str:
     return str(getattr(module, _HELD, {}).get(name, ""))
 
 
+def losses_of(module: nn.Module) -> list[str]:
+    """The names of the submodules that are losses of a member."""
+    return list(getattr(module, _HELD, {}).values())
+
+
 @contextmanager
 def unseen(module: nn.Module) -> Iterator[None]:
     """The context in which a member has no losses."""
-    names = getattr(module, _HELD, None)
+    names = losses_of(module)
     if not names:
         yield
         return
     every = dict(module._modules)
-    for name in names.values():
+    for name in names:
         module._modules.pop(name)
     try:
         yield
     finally:
-        module._modules |= {name: every[name] for name in names.values()}
+        module._modules |= {name: every[name] for name in names}
 
 
 def of_member(function: Any, module: nn.Module) -> Any:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.errors import FusionError
+from hfta_nb.members.held_losses import losses_of
 from hfta_nb.members.marks import marked
 from hfta_nb.padded.align import aligned
 from hfta_nb.padded.compare import INTERNAL, Comparison
@@ -345,8 +346,12 @@ def _slots(mods: Mods) -> list[tuple[str, dict[int, str]]]:
     first = next(iter(names.values()))
     if all(own == first for own in names.values()):
         return [(name, dict.fromkeys(mods, name)) for name in first]
-    slots = aligned({a: [c for c in m._modules.values() if c is not None] for a, m in mods.items()})
-    return [(str(i), {a: names[a][k] for a, k in slot.items()}) for i, slot in enumerate(slots)]
+    # Losses that members hold are no part of the sequence, and have the same names in all of them.
+    losses = losses_of(next(iter(mods.values())))
+    names = {a: [name for name in own if name not in losses] for a, own in names.items()}
+    slots = aligned({a: [mods[a]._modules[name] for name in own] for a, own in names.items()})  # type: ignore[misc]
+    named = [(str(i), {a: names[a][k] for a, k in slot.items()}) for i, slot in enumerate(slots)]
+    return [*named, *((name, dict.fromkeys(mods, name)) for name in losses)]
 
 
 def _brief(value: Any) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.views import narrowed
 from hfta_nb.padded.compare import difference
@@ -162,6 +164,7 @@ def _run(
     batched = [isinstance(v, Tensor) and context.batched(v) for v in tensors]
     own = [_rows(context, v, rows) if b else (v, None) for v, b in zip(tensors, batched, strict=True)]
     found: dict[str, Any] = {}
+    changes: dict[AttributeKey, Any] = {}
 
     def run(sub: Context, given: list[Any]) -> Any:
         for value, (_, tag) in zip(given, own, strict=True):
@@ -169,8 +172,16 @@ def _run(
                 tagged(value, tag)
         positional, named = rebuild(iter(given[: len(leaves)]))
         filled = dict(zip(names, given[len(leaves) :], strict=True))
-        with PaddedMode(sub, mode.rules, [mode.architectures[r] for r in rows]):
+        # The array sees what its own modules keep; these are not among them.
+        watched = context.watching or bool(context.attributes.values)
+        tracking = tracked_attributes(kind.module, kind.slots, {}, changes, deep=context.watching)
+        with (
+            PaddedMode(sub, mode.rules, [mode.architectures[r] for r in rows]),
+            tracking if watched else nullcontext(),
+        ):
             result, replaced = kind.slots.call(filled, lambda: kind.module(*positional, **named))
+        if changes:
+            raise Disagreement("the model keeps values on itself, which members of other sizes can't share")
         values, found["rebuild"] = take_apart(result)
         found["replaced"] = list(replaced)
         return values, list(replaced.values())

@@ -34,10 +34,9 @@ def ends_apart(a: nn.Module, b: nn.Module) -> Why | None:
         left, right = _end(a, "", last), _end(b, "", last)
         if left is None or right is None or type(left[1]) is not type(right[1]):
             continue
-        d = 0 if last else 1
-        sizes = [next(m.parameters()).shape[d] for _, m in (left, right)]
+        name = ("out" if last else "in") + ("_features" if isinstance(left[1], nn.Linear) else "_channels")
+        sizes = [getattr(m, name) for _, m in (left, right)]
         if sizes[0] != sizes[1]:
-            name = ("out" if last else "in") + ("_features" if isinstance(left[1], nn.Linear) else "_channels")
             what = "outputs" if last else "inputs"
             where = f"{left[0]}.{name}" if left[0] else name
             return Why.of(

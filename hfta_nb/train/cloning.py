@@ -129,7 +129,7 @@ def _state(
     """How far the clone is, from how far its source is.
 
     What depends on the source's optimizer or batch size, and fits no other, is left out: the optimizer's state, and the
-    epoch under way, which begins anew.
+    epoch under way with the gradients that it has added up, which begins anew.
 
     Args:
         source, request, planned: see `alone`.
@@ -144,6 +144,7 @@ def _state(
     if row["batch_size"] != own["batch_size"]:
         state |= {"batch": 0, "told": 0, "place": 0}
         state["scores"]["sizes"] = []
+        state["step"] |= {"accumulation": None} if "accumulation" in state["step"] else {}
     if "seed" in request.changes:
         streams = seeded_state(variant.seed, device)
         state["step"]["generators"] = {k: streams[k].unsqueeze(0) for k in state["step"]["generators"]}

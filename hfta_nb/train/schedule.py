@@ -247,7 +247,7 @@ class Schedule:
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
             "arrays": [_group_state(g) for g in self.arrays],
-            "todo": [{"array": t.group.index, "run": t.run} for t in todo if t.end is None],
+            "todo": [{"array": t.group.index, "run": t.run} for t in todo if t.end is None and not t.over],
             "ends": [asdict(end) for end in self.ended.values()],
             "asked": self.asked.state(),
             "early_stops": sorted(self.early_stops),

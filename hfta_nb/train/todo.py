@@ -23,6 +23,11 @@ class Todo:
     run: Mapping[str, Any] | None = None
     end: End | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether all its members have left since it began: there is nothing to go on with."""
+        return self.run is not None and not self.run["ids"]
+
 
 class Training(Protocol):
     """An array that trains, as the schedule sees it; see `Progress`."""

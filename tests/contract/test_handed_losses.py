@@ -73,6 +73,27 @@ def test_a_trained_loss_is_clipped_resumed_and_taken_home(tmp_path: Path, serial
     assert not given.centres.weight.any()  # what was given is left alone
 
 
+def test_members_of_unlike_length_hold_a_trained_loss(tmp_path: Path) -> None:
+    def build(depth: int = 1) -> nn.Module:
+        hidden = [m for _ in range(depth) for m in (nn.Linear(4, 4), nn.Tanh())]
+        return nn.Sequential(*hidden, nn.Linear(4, 2))
+
+    study = hfta.Study(build, {"depth": [0, 1, 2]}, (X, Y, X, Y), epochs=3, loss=Uncertainty(), batch_size=12, lr=0.01,
+                       device="cpu", dtype="float64", across=0.9, directory=tmp_path)  # fmt: skip
+    assert len(study.plan()) == 1
+    study.fit(progress=False)
+    for i in range(3):
+        torch.manual_seed(0)
+        model, own = build(i).double(), Uncertainty().double()
+        optimizer = torch.optim.Adam([*model.parameters(), *own.parameters()], lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            own(model(X), Y).backward()
+            optimizer.step()
+        same(study.member(i).module(), model)
+        same(study.member(i).loss(), own)
+
+
 def test_param_groups_see_the_loss(tmp_path: Path) -> None:
     seen = set()
 

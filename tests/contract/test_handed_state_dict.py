@@ -182,3 +182,37 @@ def test_the_state_of_members_of_other_widths_is_refused() -> None:
     before = array(X)
     array.load_state_dict(fused((8, 5, 6), seed=7).state_dict())
     assert before.shape == array(X).shape
+
+
+class Counting(nn.Linear):
+    """Its state has more than tensors."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = self.calls + 1
+        return super().forward(x) / self.calls
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+@pytest.mark.parametrize("way", [through_file, copy.deepcopy], ids=["file", "copy"])
+@pytest.mark.parametrize("make", [Counting, lambda *sizes: nn.Sequential(Counting(*sizes))], ids=["root", "inner"])
+def test_a_model_s_own_extra_state_is_saved(make: Callable[..., nn.Module], way: Callable[[Any], Any]) -> None:
+    modules = [make(4, 1).double() for _ in range(3)]
+    array = hfta.fuse([copy.deepcopy(module) for module in modules])
+    for _ in range(3):
+        array(X)
+    kept = way(array.state_dict())
+    assert list(kept) == list(modules[0].state_dict())
+    other = hfta.fuse([make(4, 1).double() for _ in range(3)])
+    for _ in range(2):
+        other.load_state_dict(kept)
+        out = other(X)
+    for i, module in enumerate(modules):
+        expected = [module(X) for _ in range(4)]
+        torch.testing.assert_close(out[i], expected[-1], rtol=1e-10, atol=1e-10)

@@ -110,6 +110,41 @@ class Keeping(nn.Module):
         return found
 
 
+class Counting(nn.Module):
+    """A part that only some members have, or that has another place in each, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += self.training
+        return x / (1 + 0.1 * self.calls)
+
+
+class Bank(nn.Module):
+    """A list that is appended to, and then replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, width()), nn.Linear(width(), 1)
+        self.bank: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        found: Tensor = self.last(h - torch.stack(self.bank).mean(0) if self.bank else h)
+        self.bank.append(h.detach().mean(0))
+        self.bank = self.bank[-3:]
+        return found
+
+
+def of_unlike_length(*, always: bool) -> nn.Module:
+    """As many hidden layers as the seed says."""
+    depth = 1 + torch.initial_seed() % 3
+    hidden = [m for _ in range(depth) for m in (nn.utils.spectral_norm(nn.Linear(4, 4)), nn.Tanh())]
+    return nn.Sequential(*hidden, *([Counting()] if always or depth > 1 else []), nn.Linear(4, 1))
+
+
 def row(name: str, build: Any) -> Situation:
     return Situation(
         15, name, lambda: F.mse_loss, build, y=numbers(12, 1, seed=1), forms=("backward", "losses", "forward")
@@ -123,4 +158,7 @@ SITUATIONS = [
     row("teacher", Followed),
     row("limited weights", Limited),
     row("attributes and buffers", Keeping),
+    row("a list that is replaced", Bank),
+    row("attributes at another place in each", lambda: of_unlike_length(always=True)),
+    row("attributes of a part that some lack", lambda: of_unlike_length(always=False)),
 ]
