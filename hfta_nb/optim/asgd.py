@@ -68,7 +68,9 @@ class ASGD(FlatOptimizer):
 
     def fresh_scalars(self, values: Numbers) -> dict[str, HostColumn]:
         kind = scalar_dtype()
-        return {"eta": values["lr"].astype(kind), "mu": np.ones(len(values["lr"]), dtype=kind)}
+        with np.errstate(over="ignore"):
+            eta = values["lr"].astype(kind)
+        return {"eta": eta, "mu": np.ones(len(values["lr"]), dtype=kind)}
 
     def numbers(self, values: Numbers, steps: HostColumn, scalars: dict[str, HostColumn]) -> dict[str, HostColumn]:
         lr, lambd = values["lr"], values["lambd"]

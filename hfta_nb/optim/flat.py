@@ -226,7 +226,8 @@ class FlatOptimizer(FlatState):
             fused(marked)
         else:
             segment.steps = segment.steps + 1
-            numbers = self.numbers(values, segment.steps, segment.scalars)
+            with np.errstate(over="ignore"):  # a member's number beyond its dtype is infinite: it diverges
+                numbers = self.numbers(values, segment.steps, segment.scalars)
             views = {k: _real(v) for k, v in state.items()}
             self._apply_in_pieces(_real(p), _real(g), views, numbers, segment.columns)
         self._clear_padding(segment, p)

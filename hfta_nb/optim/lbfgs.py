@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
@@ -115,9 +116,11 @@ class LBFGS(MemberOptimizer):
                 rest.restore()
             for i in list(running):
                 self._set_grads(i)
-                try:
+                goes_on = False
+                with suppress(StopIteration), self._diverging(i):
                     running[i].send(float(values[i]))
-                except StopIteration:
+                    goes_on = True
+                if not goes_on:
                     del running[i]
                     resting[i] = Resting(self, i)
                 self._push(i)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,6 +16,9 @@ from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import HostColumn
+
+_TOO_LARGE = "cannot be converted to type"
+"""In torch's error of a Python number that is beyond a tensor's dtype."""
 
 
 class MemberOptimizer(ArrayOptimizer):
@@ -116,9 +121,26 @@ class MemberOptimizer(ArrayOptimizer):
         """Call something of a member's optimizer, whose parameters and gradients are there."""
         self._set_grads(index)
         self._pull(index)
-        found = call()
+        found = None
+        with self._diverging(index):
+            found = call()
         self._push(index)
         return found
+
+    @contextmanager
+    def _diverging(self, index: int) -> Iterator[None]:
+        """Set a member's parameters to NaN where a number is beyond their dtype, which torch raises of.
+
+        In array optimizers such a number is an infinite one, and the member diverges alone.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if _TOO_LARGE not in str(error):
+                raise
+            self.members[index].state.clear()  # which may be half made
+            for p in self._rows[index].values():
+                p.data.fill_(math.nan)
 
     def _clear_grads(self) -> None:
         for rows in self._rows:

@@ -56,7 +56,8 @@ class _Rerun:
 
         with self.streams.member(self.index):
             try:
-                self.member.step(closure)  # type: ignore[arg-type]
+                with self.optimizer._diverging(self.index):
+                    self.member.step(closure)  # type: ignore[arg-type]
             except EvaluationNeededError:
                 return False
             finally:
