@@ -197,11 +197,7 @@ class History:
 
     def memory_of(self, member: Member) -> tuple[float, float]:
         """The memory that a member takes in its array, in bytes, and its share of the array's; NaN where not known."""
-        group = next((g for g in self.groups if member.id in g.variants), None)
-        if group is None or not group.memory_bytes:
-            return math.nan, math.nan
-        count = len(group.variants)  # members of an array take the same, and as much again of what is for all
-        return group.memory_bytes + group.fixed_bytes / count, 1 / count
+        return _memory(next((g for g in self.groups if member.id in g.variants), None))
 
     def rows(self) -> list[dict[str, Any]]:
         """The leaderboard as plain rows: member, state, best epoch, metrics at it, the axes, and the last metrics."""
@@ -217,14 +213,17 @@ class History:
             found.append(row)
         return found
 
-    def costs(self, member: Member) -> dict[str, float]:
-        """What a member took: seconds and their share of the time that the run has trained, bytes and their share of
+    def costs(self) -> dict[int, dict[str, float]]:
+        """What each member took: seconds and their share of the time that the run has trained, bytes and their share of
         its array's; NaN where that isn't known."""
-        total_s = math.fsum(m.time_s for m in self.members.values())
-        memory_bytes, memory_share = self.memory_of(member)
-        time_share = member.time_s / total_s if total_s else math.nan
-        return {"time_s": member.time_s, "time_share": time_share,
-                "memory_bytes": memory_bytes, "memory_share": memory_share}  # fmt: skip
+        total_s, found = math.fsum(m.time_s for m in self.members.values()), {}
+        memory = {variant: _memory(group) for group in reversed(self.groups) for variant in group.variants}
+        for member in self.members.values():
+            memory_bytes, memory_share = memory.get(member.id, _memory(None))
+            time_share = member.time_s / total_s if total_s else math.nan
+            found[member.id] = {"time_s": member.time_s, "time_share": time_share,
+                                "memory_bytes": memory_bytes, "memory_share": memory_share}  # fmt: skip
+        return found
 
     # One handler per event.
 
@@ -348,6 +347,14 @@ class History:
 
     def _rate_measured(self, event: ev.RateMeasured) -> None:
         self.rates[event.group] = event
+
+
+def _memory(group: ev.GroupRecord | None) -> tuple[float, float]:
+    """What each member of an array takes, in bytes, and as a share of the array's; NaN where not known."""
+    if group is None or not group.memory_bytes:
+        return math.nan, math.nan
+    count = len(group.variants)  # members of an array take the same, and as much again of what is for all
+    return group.memory_bytes + group.fixed_bytes / count, 1 / count
 
 
 _HANDLERS: dict[type[Event], Any] = {

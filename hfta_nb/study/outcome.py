@@ -34,10 +34,10 @@ def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.Dat
         return _averaged(study, averages(history, over))
     rows: list[dict[str, Any]] = [{"member": row["member"], "rank": ""} | row for row in history.rows()]
     trials = {} if study.searcher is None else study.searcher.numbers
-    infeasible = searching.infeasible(study)
+    infeasible, costs = searching.infeasible(study), history.costs()
     for rank, (row, member) in enumerate(zip(rows, history.leaderboard(), strict=True), start=1):
         row["rank"] = str(rank) if member.best_epoch else "-"
-        row |= history.costs(member)
+        row |= costs[member.id]
         if trials:
             row["trial"] = trials.get(member.id, -1)
         if infeasible:
