@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +32,8 @@ _PAIRS = frozenset(("einsum", "tensordot", "outer"))
 _REDUCING = frozenset(("dist", "pairwise_distance", "cosine_similarity", "allclose"))
 """Functions that broadcast and give fewer numbers, and that have no ``reduction``."""
 
-MOST_SHAPES = 8
-"""So many shapes are looked at for each function; batches of sequences have many, which broadcast alike."""
+MOST_SHAPES = 64
+"""So many patterns of shapes are looked at for each function."""
 
 _checked: weakref.WeakKeyDictionary[Any, set[Any]] = weakref.WeakKeyDictionary()
 
@@ -53,7 +53,7 @@ def called(function: Callable[..., Any], output: Any, target: Any, name: str = "
     leaves = [flatten(tree)[0] for tree in (output, target)]
     with torch._C.DisableTorchFunction():
         handed = [[(v, v.shape) for v in part if isinstance(v, Tensor) and v.ndim] for part in leaves]
-    shapes = tuple(tuple(shape for _, shape in part) for part in handed)
+    shapes = _pattern([[shape for _, shape in part] for part in handed])
     try:
         known = _checked.setdefault(function if key is None else key, set())
     except TypeError:  # neither weak references nor hashes are for all objects
@@ -71,6 +71,12 @@ def called(function: Callable[..., Any], output: Any, target: Any, name: str = "
         raise error.at(name if line is None else f"{name}, {line}") from None
     known.add(shapes)
     return result
+
+
+def _pattern(shapes: Iterable[Iterable[Iterable[int]]]) -> tuple[Any, ...]:
+    """Which axes have the same length, and which have length 1: shapes that agree in this broadcast alike."""
+    known = {1: 1}
+    return tuple(tuple(tuple(known.setdefault(n, -len(known)) for n in shape) for shape in part) for part in shapes)
 
 
 class _Watching(TorchFunctionMode):

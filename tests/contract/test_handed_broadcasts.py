@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.broadcasts import MOST_SHAPES, called
+from hfta_nb.broadcasts import called
 from hfta_nb.errors import BroadcastError
 from tests.contract.handed_over import numbers
 
@@ -118,13 +118,24 @@ def test_every_call_of_an_array_looks(form: str, verify: str) -> None:
     assert all(p.grad is None for p in array.parameters())
 
 
-def test_it_looks_at_the_first_shapes_only() -> None:
+def test_shapes_that_broadcast_alike_are_looked_at_once() -> None:
     seen: list[bool] = []
 
     def loss(output: Tensor, target: Tensor) -> Tensor:
         seen.append(bool(torch._C._len_torch_function_stack()))
         return (output - target).mean()
 
-    for count in (*range(1, 2 * MOST_SHAPES), 1):
+    for count in (*range(1, 9), 1):
         called(loss, COLUMN[:1].expand(count, 1), Y_COLUMN[:1].expand(count, 1))
-    assert seen == [True] * MOST_SHAPES + [False] * MOST_SHAPES
+    assert seen == [True] * 2 + [False] * 7  # of one sample, and of more
+
+
+def test_a_function_that_has_met_many_shapes_is_still_looked_at() -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).square().mean()
+
+    array = hfta.fuse([nn.Linear(3, 1) for _ in range(2)])
+    for size in range(2, 80):
+        array.evaluate(loss, torch.zeros(size, 3), torch.zeros(size, 1))
+    with pytest.raises(BroadcastError):
+        array.evaluate(loss, torch.zeros(9, 3), torch.zeros(9))
