@@ -52,8 +52,9 @@ class FusedArray(Adjustable, Answering, Savable):
         generators: the members' random streams.
         arenas: the flat tensors ``[M, P]`` that store the parameters, one per dtype.
         buffer_arenas: the same for the buffers.
-        missing_grads: by parameter, the members whose loss did not depend on it in the last `backward`. Their rows of
-            `.grad` are zero; in a plain module, `.grad` would be None.
+        missing_grads: by parameter, the members whose loss did not depend on it in the last `backward`, or whose output
+            did not before the last step of an optimizer. Their rows of `.grad` are zero; in a plain module, `.grad`
+            would be None.
         step_notes: remarks about how whole training steps run.
         followers: optimizers and other objects whose state moves along with the members.
 
@@ -384,6 +385,11 @@ class FusedArray(Adjustable, Answering, Savable):
         self._placement = None if state.pending else Placement(state)
         self._calls.clear()
         self._losses.clear()
+
+    def settle_missing(self) -> None:
+        """Bring `missing_grads` up to date; steps of optimizers do this first."""
+        if self._state.unsettled:
+            self._state.settle_missing()
 
     def take_over(self) -> list[Tensor | None]:
         """Take over the values of tensors that were put in place of the array's (``p.data = ...``), which discards

@@ -21,6 +21,7 @@ from hfta_nb.eager.intercept import Handler, intercepted
 from hfta_nb.eager.member_modules import MemberModules, grown_buffers, restore_storage
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.shown_attributes import ShownAttributes
+from hfta_nb.eager.unused import note_usage
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.per_member import PerMember
@@ -271,6 +272,7 @@ class Engine:
                 result, replaced = slots.call_and_keep(state, lambda: call(root, leaves))
             restore_storage(state, storages)
         self.attributes.keep(member, changes)
+        note_usage(self.usage, member, result, executable.parameters)
         with torch.no_grad():
             executable.finish(replaced | grown_buffers(state, executable.buffers))
         if self.as_plain and torch.is_grad_enabled():

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
-from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.member_modules import MemberModules, restore_storage
 from hfta_nb.eager.model_hooks import hooked
+from hfta_nb.eager.unused import note_usage
 from hfta_nb.errors import MemberError
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten, versions
@@ -106,7 +106,7 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
                     for b, version, now in zip(batched, before, versions(own), strict=True):
                         if not b and now != version:
                             raise SharedWrite(f"{path} writes into a tensor that the members share")
-                    _note_usage(context, index, result, {names[n]: t for n, t in row.items() if n in names})
+                    note_usage(context.usage, index, result, {names[n]: t for n, t in row.items() if n in names})
                     results.append(result)
                     news.append({**row, **new})
                     changed |= new.keys()
@@ -147,18 +147,6 @@ def _own_names(root: nn.Module, path: str, slots: TensorSlots) -> dict[str, str]
     places, within = whole.counts(), slots.counts()
     pairs = {n: f"{path}.{n}" if path else n for n in slots.parameters}
     return {n: full for n, full in pairs.items() if places.get(full) == within[n]}
-
-
-def _note_usage(context: Context, index: int, result: Any, rows: dict[str, Tensor]) -> None:
-    wanted = {name: t.grad_fn for name, t in rows.items() if t.grad_fn is not None}
-    if not wanted:
-        return
-    tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
-    seen = set(nodes(tensors))
-    if any(map(own_function, seen)):  # these may use parameters in their backward
-        seen |= set(wanted.values())
-    context.usage.touched |= wanted.keys()
-    context.usage.used |= {(name, index) for name, node in wanted.items() if node in seen}
 
 
 def _of_member(value: Any, batched: bool, index: int) -> Any:

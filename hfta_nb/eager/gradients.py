@@ -276,7 +276,7 @@ class Gradients:
         missing = self.state.missing_grads
         for name in [n for n in missing if n in self.fresh]:
             del missing[name]
-        unused = self.state.engine.usage.unused(members)
+        unused = self.state.engine.usage.unused()
         for name, blocks in self.received.items():
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
             if name not in self.fresh:  # accumulated: a member without a gradient may have one now

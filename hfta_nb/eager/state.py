@@ -37,6 +37,7 @@ class ArrayState:
         engine: runs blocks of members.
         settings: how the members run.
         arenas, buffer_arenas, missing_grads, owned: see `FusedArray`.
+        unsettled: what `missing_grads` becomes in the next step of an optimizer; see `note_unused`.
         padding: clears the gradients of padding.
         views: blocks whose parameters are leaves over the arenas' memory, by their members; see `blocks`.
         pending: members whose lazy modules have no shapes yet.
@@ -69,6 +70,7 @@ class ArrayState:
         self.arenas: list[Arena] = []
         self.buffer_arenas: list[Arena] = []
         self.missing_grads: dict[str, list[int]] = {}
+        self.unsettled: dict[str, list[int]] = {}
         self.views: dict[tuple[int, int, bool], Block] = {}
         self.pending: list[nn.Module] = []
         self.proven: set[tuple[Any, ...]] = set()
@@ -155,6 +157,26 @@ class ArrayState:
             return
         found = before.parameters_changed()
         self._written = found if self._written is None else self._written | found
+
+    def note_unused(self) -> None:
+        """Note the members whose output of the latest call does not depend on a parameter; see `settle_missing`."""
+        unused = self.engine.usage.unused()
+        for name in {*unused, *self.unsettled, *self.missing_grads}:
+            lacking = unused.get(name, [])
+            if self.tensors.get_parameter(name).grad is not None:  # it is accumulated
+                before = self.unsettled.get(name, self.missing_grads.get(name, ()))
+                lacking = [i for i in before if i in lacking]
+            self.unsettled[name] = lacking
+
+    def settle_missing(self) -> None:
+        """Bring `missing_grads` up to date: of members noted by `note_unused`, those with a row of zeros."""
+        for name, lacking in self.unsettled.items():
+            grad = self.tensors.get_parameter(name).grad
+            rows = [] if grad is None else [i for i in lacking if not bool(grad[i].any())]
+            self.missing_grads.pop(name, None)
+            if rows:
+                self.missing_grads[name] = rows
+        self.unsettled.clear()
 
     def snapshot(self, every: bool = False) -> Snapshot:
         """Save the state that a call changes, except gradients; calling the result restores it.

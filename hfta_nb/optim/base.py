@@ -185,6 +185,7 @@ class ArrayOptimizer(Surgery):
             What the closure returned.
         """
         self.array.take_over()
+        self.array.settle_missing()
         marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, list(skip))
         prepared = self._bound_step
         if prepared is not None and closure is None and prepared.holds(self.param_groups):

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
@@ -90,6 +91,8 @@ class Calls:
     def again(self, tensors: tuple[Tensor, ...]) -> Any:
         """Fast path of `forward`: the output for positional inputs, if the call's signature equals the last one's; else
         None."""
+        if self.state.missing_grads:
+            return None
         return self.forwards.again(Inputs.positional(tensors), partial(over, self.state, _called))
 
     def forward(self, given: Any, inputs: Inputs, call: Call, plain: tuple[Tensor, ...] = ()) -> Any:
@@ -102,8 +105,12 @@ class Calls:
             plain: the arguments, if they are all tensors; later calls like this one may use `again`.
         """
         refuse_checkpoint()
+        self.state.engine.usage.clear()
         with same_streams(self.state.generators) if in_backward() else nullcontext():
-            return self._output(given, inputs, call, plain)
+            found = self._output(given, inputs, call, plain)
+        if torch.is_grad_enabled():
+            self.state.note_unused()
+        return found
 
     def _output(self, given: Any, inputs: Inputs, call: Call, plain: tuple[Tensor, ...]) -> Any:
         forwards, computed = self.forwards, partial(over, self.state, call)

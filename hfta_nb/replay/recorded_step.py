@@ -88,7 +88,7 @@ class RecordedGradients(Gradients):
             NotRecordableError: a parameter is used by no member.
         """
         state, members = self.state, range(len(self.state))
-        unused, architectures = state.engine.usage.unused(len(state)), state.engine.architectures
+        unused, architectures = state.engine.usage.unused(), state.engine.architectures
         targets = []
         for name, blocks in self.received.items():
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))

@@ -36,17 +36,19 @@ class Usage:
     In a plain module, an unused parameter has no gradient; in stacked tensors, its row contains zeros.
     """
 
-    touched: set[str] = field(default_factory=set)
+    touched: set[tuple[str, int]] = field(default_factory=set)
     used: set[tuple[str, int]] = field(default_factory=set)
 
     def clear(self) -> None:
         self.touched.clear()
         self.used.clear()
 
-    def unused(self, members: int) -> dict[str, list[int]]:
+    def unused(self) -> dict[str, list[int]]:
         """By parameter, the members that did not use it."""
-        found = {name: [i for i in range(members) if (name, i) not in self.used] for name in self.touched}
-        return {name: lacking for name, lacking in found.items() if lacking}
+        found: dict[str, list[int]] = {}
+        for name, index in sorted(self.touched - self.used):
+            found.setdefault(name, []).append(index)
+        return found
 
 
 @dataclass

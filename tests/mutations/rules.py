@@ -57,7 +57,7 @@ FAULTS = (
     ),
     Fault(
         "fallback-usage",
-        "hfta_nb/eager/fallback.py",
+        "hfta_nb/eager/unused.py",
         "{(name, index) for name, node in wanted.items() if node in seen}",
         "{(name, index) for name, node in wanted.items()}",
         "a parameter that a member did not use has a gradient of zero, and is decayed",
