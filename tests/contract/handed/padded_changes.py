@@ -89,6 +89,27 @@ class Limited(nn.Module):
         return found
 
 
+class Normed(nn.Module):
+    """Weights that forward divides in place, not by `data`; a buffer, and one that follows in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.last = nn.Linear(4, width()), nn.BatchNorm1d(width()), nn.Linear(width(), 1)
+        self.register_buffer("seen", torch.zeros(width()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.inner.weight.div_(self.inner.weight.norm(dim=1, keepdim=True).clamp(min=1.0))
+        h = self.norm(self.inner(x))
+        if h.requires_grad:
+            h.register_hook(self.follow)
+        found: Tensor = self.last(torch.tanh(h - self.seen.clone()))
+        return found
+
+    def follow(self, grad: Tensor) -> None:
+        self.seen.add_(grad.sum(0))
+
+
 class Keeping(nn.Module):
     """Attributes, a buffer and a frozen parameter, each changed in its own way."""
 
@@ -157,6 +178,7 @@ SITUATIONS = [
     row("codebook after a warm-up", lambda: Coded("warm-up")),
     row("teacher", Followed),
     row("limited weights", Limited),
+    row("weights divided in place", Normed),
     row("attributes and buffers", Keeping),
     row("a list that is replaced", Bank),
     row("attributes at another place in each", lambda: of_unlike_length(always=True)),
