@@ -159,6 +159,23 @@ class Bank(nn.Module):
         return found
 
 
+class Counted(nn.Module):
+    """A dict with a mean that is changed in place; members alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 6), nn.Linear(6, 1)
+        self.stats: dict[str, Any] = {"calls": 0, "mean": torch.zeros(6)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        found: Tensor = self.last(torch.tanh(h - self.stats["mean"]))
+        if self.training:
+            self.stats["calls"] += 1
+            self.stats["mean"] += (h.detach().mean(0) - self.stats["mean"]) / self.stats["calls"]
+        return found
+
+
 def of_unlike_length(*, always: bool) -> nn.Module:
     """As many hidden layers as the seed says."""
     depth = 1 + torch.initial_seed() % 3
@@ -181,6 +198,7 @@ SITUATIONS = [
     row("weights divided in place", Normed),
     row("attributes and buffers", Keeping),
     row("a list that is replaced", Bank),
+    row("a tensor of a dict that is changed in place", Counted),
     row("attributes at another place in each", lambda: of_unlike_length(always=True)),
     row("attributes of a part that some lack", lambda: of_unlike_length(always=False)),
 ]
