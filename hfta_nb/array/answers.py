@@ -161,6 +161,8 @@ def _is_torchs(kind: type[Optimizer]) -> bool:
 def _tell(frame: FrameType) -> None:
     """Warn if an optimizer of torch reads an array's parameters as those of one module."""
     kind = _torch_optimizer(frame)
+    if kind is torch.optim.Muon:  # which refuses them itself, as they have another axis
+        raise OptimError("takes no parameters of an array", where=_named(kind), remedy=cure(kind))
     if kind is not None and _is_torchs(kind):  # others are tried before their first step
         text = (
             f"torch.optim.{kind.__name__} on the parameters of an array takes all members for one model; "
@@ -194,6 +196,29 @@ for _place, _name, _is_of_array, _text in (
 ):
     if hasattr(_place, _name):
         setattr(_place, _name, _watched(getattr(_place, _name), _is_of_array, _text))
+
+
+def _refused(function: Callable[..., Any], cure: str) -> Callable[..., Any]:
+    """A function of torch that has all parameters of one module in one vector."""
+
+    @functools.wraps(function)
+    def refused(*given: Any) -> Any:
+        parameters = [given[-1]] if isinstance(given[-1], Tensor) else list(given[-1])
+        if any(owner_of(p) is not None for p in parameters):
+            where = f"torch.nn.utils.{function.__name__}"
+            raise FusionError("takes the parameters of an array for those of one module", where=where, remedy=cure)
+        return function(*given[:-1], parameters)
+
+    return refused
+
+
+nn.utils.parameters_to_vector = _refused(
+    nn.utils.parameters_to_vector, "torch.stack([parameters_to_vector(member.parameters()) for member in array])"
+)
+nn.utils.vector_to_parameters = _refused(
+    nn.utils.vector_to_parameters,
+    "vector_to_parameters(vector, member.parameters()) on array[i], then array.load_member(i, member.state_dict())",
+)
 
 
 def _outside(frame: FrameType | None, package: str) -> int:
