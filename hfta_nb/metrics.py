@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,9 +99,11 @@ def _mae(output: Float[Tensor, " N *rest"], target: Float[Tensor, " N *rest"]) -
 # Sums that add up over batches, and what becomes of them.
 
 
-def _hits(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, " 2"]:
+def _hits(
+    output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"], ignored: int = IGNORED
+) -> Float[Tensor, " 2"]:
     """Tokens predicted rightly, and tokens."""
-    counted = target != IGNORED
+    counted = target != ignored
     hits = (output.argmax(-1) == target) & counted
     return torch.stack([hits.sum(), counted.sum()]).to(output.dtype)
 
@@ -251,7 +254,8 @@ def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
     many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
     found = BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
     if "ignored" in facts and found.get("accuracy") is accuracy:
-        found = {**found, "accuracy": token_accuracy}  # which leaves out targets that do not count
+        hits = _seen(partial(_hits, ignored=facts["ignored"]))  # which leaves out targets that do not count
+        found = {**found, "accuracy": replace(token_accuracy, function=hits)}
     return found
 
 

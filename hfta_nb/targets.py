@@ -11,7 +11,11 @@ from torch import Tensor
 def as_numbers(target: Tensor, output: Tensor) -> Tensor:
     """Whole numbers and truth values as floating-point numbers; a target of these is returned as it is, in its own
     precision."""
-    return target if target.is_floating_point() else target.to(torch.promote_types(output.dtype, torch.float32))
+    return (
+        target
+        if target.is_floating_point() or target.is_complex()
+        else target.to(torch.promote_types(output.dtype, torch.float32))
+    )
 
 
 def shaped_as(target: Any, output: Any) -> Any:

@@ -167,14 +167,18 @@ USED_BY: dict[str, tuple[str, frozenset[str]]] = {
 """Axes that have no effect unless another axis has one of these values."""
 
 ALIASES = {
-    **dict.fromkeys(("learning_rate", "learningrate", "eta", "base_lr", "initial_lr", "max_lr", "lrs"), "lr"),
+    **dict.fromkeys(
+        ("learning_rate", "learningrate", "eta", "base_lr", "initial_lr", "max_lr", "lrs", "learning_rate_init"), "lr"
+    ),
     **dict.fromkeys(("wd", "decay", "l2", "weightdecay", "l2_reg"), "weight_decay"),
     **dict.fromkeys(
         ("grad_clip", "clip", "clip_grad", "grad_norm", "max_grad_norm", "gradient_clip_val", "grad_clip_norm",
          "clip_norm", "clip_grad_norm", "clip_grad_norm_", "gradient_clip", "gradient_clipping", "clipnorm"),
         "max_norm",
     ),
-    **dict.fromkeys(("bs", "batch", "batchsize", "minibatch_size", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(
+        ("bs", "batch", "batchsize", "minibatch_size", "train_batch_size", "per_device_train_batch_size"), "batch_size"
+    ),
     **dict.fromkeys(
         ("gradient_accumulation_steps", "grad_accum", "grad_accumulation", "accumulation_steps", "accumulate_grad",
          "grad_accum_steps", "accum_iter", "update_freq", "gradient_accumulation", "accumulate_grad_steps"),
@@ -182,7 +186,7 @@ ALIASES = {
     ),
     **dict.fromkeys(("ema", "use_ema", "model_ema", "model_ema_decay", "ema_momentum", "ema_rate"), "ema_decay"),
     **dict.fromkeys(("opt", "optim", "optimiser"), "optimizer"),
-    **dict.fromkeys(("scheduler", "schedule", "lr_schedule", "sched", "lr_decay"), "lr_scheduler"),
+    **dict.fromkeys(("scheduler", "schedule", "lr_schedule", "sched", "lr_decay", "lr_scheduler_type"), "lr_scheduler"),
     **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_iters", "warm_up", "warmup_iterations"), "warmup_steps"),
     **dict.fromkeys(("lr_min", "final_lr", "end_lr"), "min_lr"),
     **dict.fromkeys(("epsilon", "adam_epsilon"), "eps"),
@@ -199,7 +203,7 @@ NOT_AXES = {
     ),
     **dict.fromkeys(("max_epochs", "num_epochs", "n_epochs", "num_train_epochs"), "give Study(..., epochs=20)"),
     **dict.fromkeys(
-        ("early_stopping", "early_stop", "early_stopping_patience"),
+        ("early_stopping", "early_stop", "early_stopping_patience", "early_stopping_rounds"),
         "Study(..., patience=5) ends a member after 5 validations without improvement",
     ),
     **dict.fromkeys(
@@ -207,7 +211,7 @@ NOT_AXES = {
         "Study(..., patience=5, min_delta=0.001) counts smaller improvements as none",
     ),
     **dict.fromkeys(
-        ("restore_best_weights", "load_best_model_at_end", "save_best_only", "save_top_k", "checkpoint_best"),
+        ("restore_best_weights", "load_best_model_at_end", "save_best_only", "save_top_k", "checkpoint_best", "refit"),
         "leave it out: the weights of the best epoch are kept, and study.best().module() has them",
     ),
     **dict.fromkeys(
@@ -215,7 +219,7 @@ NOT_AXES = {
         "Study(..., member_seconds=600) ends a member after so many seconds of training, timeout=600 a search",
     ),
     **dict.fromkeys(
-        ("max_steps", "num_steps", "total_steps", "max_iter"),
+        ("max_steps", "num_steps", "total_steps", "max_iter", "steps"),
         "Study(..., member_steps=1000) ends a member after so many steps, at the end of its epoch",
     ),
     **dict.fromkeys(
@@ -224,7 +228,7 @@ NOT_AXES = {
     ),
     **dict.fromkeys(("swa", "use_swa", "swa_lr", "swa_start"), "Study(..., ema_decay=0.999) averages the weights"),
     **dict.fromkeys(
-        ("val_batch_size", "valid_batch_size", "eval_batch_size", "test_batch_size"),
+        ("val_batch_size", "valid_batch_size", "eval_batch_size", "test_batch_size", "per_device_eval_batch_size"),
         "give Study(..., validation_batch_size=256)",
     ),
     **dict.fromkeys(
@@ -234,9 +238,72 @@ NOT_AXES = {
     **dict.fromkeys(("shuffle", "num_workers", "pin_memory", "collate_fn"), "give the data as a DataLoader with it"),
     **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "give Study(..., loss=...)"),
     **dict.fromkeys(("callbacks", "callback", "logger"), "give study.fit(on_event=...)"),
-    **dict.fromkeys(("amp", "use_amp", "mixed_precision"), 'give Study(..., precision="bf16")'),
-    **dict.fromkeys(("n_trials", "num_trials", "num_samples"), "give Study(..., trials=20)"),
+    **dict.fromkeys(
+        ("amp", "use_amp", "mixed_precision", "bf16", "half", "autocast"), 'give Study(..., precision="bf16")'
+    ),
+    **dict.fromkeys(("n_trials", "num_trials", "num_samples", "n_iter"), "give Study(..., trials=20)"),
     **dict.fromkeys(("gpus", "accelerator"), 'give Study(..., device="cuda")'),
+    **dict.fromkeys(
+        ("n_jobs", "max_concurrent_trials", "resources_per_trial"),
+        "leave it out: variants train together in one process; a search trains Study(..., slots=8) trials at once",
+    ),
+    **dict.fromkeys(
+        (
+            "direction",
+            "directions",
+            "mode",
+            "objective",
+            "metric",
+            "scoring",
+            "metric_for_best_model",
+            "greater_is_better",
+        ),
+        'give Study(..., monitor="val_accuracy"); which way is better, hfta_nb.Metric(f, maximize=True) says of f',
+    ),
+    **dict.fromkeys(
+        ("resume", "load_if_exists", "resume_from_checkpoint", "ckpt_path"),
+        "study.fit(resume=True) carries on with the run in directory=...",
+    ),
+    **dict.fromkeys(("study_name", "run_name", "experiment_name"), 'give Study(..., name="...")'),
+    **dict.fromkeys(("output_dir", "save_dir", "log_dir", "default_root_dir"), "give Study(..., directory=...)"),
+    **dict.fromkeys(
+        ("param_grid", "param_distributions", "search_space", "param_space", "space"),
+        "the grid is the second argument: Study(build, grid, data)",
+    ),
+    **dict.fromkeys(
+        ("cv", "kfold", "n_splits"),
+        "run a Study of each fold's data: for train, held in KFold(5).split(x)",
+    ),
+    **dict.fromkeys(
+        ("check_val_every_n_epoch", "val_check_interval", "eval_strategy", "evaluation_strategy", "eval_steps"),
+        "give Study(..., validate_every=5), in epochs",
+    ),
+    **dict.fromkeys(("limit_train_batches", "steps_per_execution"), "give Study(..., steps_per_epoch=100)"),
+    **dict.fromkeys(
+        (
+            "train_loader",
+            "val_loader",
+            "train_dataloaders",
+            "val_dataloaders",
+            "validation_data",
+            "val_data",
+            "eval_dataset",
+            "train_dataset",
+            "dataset",
+        ),
+        "the data is the third argument: Study(build, grid, (train, validation))",
+    ),
+    **dict.fromkeys(
+        ("class_weight", "class_weights", "pos_weight"),
+        "give Study(..., loss=nn.CrossEntropyLoss(weight=...))",
+    ),
+    **dict.fromkeys(
+        ("hidden_size", "hidden_dim", "hidden", "width", "depth", "num_layers", "n_layers", "dropout"),
+        "make it a parameter of the function that builds the model",
+    ),
+    "catch": "leave it out: a trial that fails is marked as failed, and the others go on",
+    "fp16": 'give Study(..., precision="fp16")',
+    "warmup_ratio": "give warmup_steps, a number of optimizer steps",
     "drop_remainder": "give Study(..., drop_last=True)",
     "verbose": "give study.fit(progress=False)",
 }

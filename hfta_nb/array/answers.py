@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from hfta_nb.array import initialising, surgery
 from hfta_nb.array.foreign_optimizers import cure
 from hfta_nb.eager.current_member import refuse_all, shown_attribute
-from hfta_nb.eager.ownership import owner_of
+from hfta_nb.eager.ownership import is_of_array, owner_of
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning, FusionError, OptimError
 from hfta_nb.members.arena import Arena
@@ -161,6 +161,8 @@ def _is_torchs(kind: type[Optimizer]) -> bool:
 def _tell(frame: FrameType) -> None:
     """Warn if an optimizer of torch reads an array's parameters as those of one module."""
     kind = _torch_optimizer(frame)
+    if kind is torch.optim.Muon:  # which refuses them itself, as they have another axis
+        raise OptimError("takes no parameters of an array", where=_named(kind), remedy=cure(kind))
     if kind is not None and _is_torchs(kind):  # others are tried before their first step
         text = (
             f"torch.optim.{kind.__name__} on the parameters of an array takes all members for one model; "
@@ -169,26 +171,54 @@ def _tell(frame: FrameType) -> None:
         warnings.warn(text, ArrayWarning, stacklevel=_outside(frame, "torch."))
 
 
-def _watched(clip: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's last step of clipping by a norm, which every way to clip goes through, with an eye on its parameters."""
+_NORMS = "torch.nn.utils.{0} on the parameters of an array {1}; hfta_nb.optim.{0}(array{2}) {3} each member {4}"
+_CLIPS = _NORMS.format("clip_grad_norm_", "clips by one norm over all members", ", max_norm", "clips", "by its own")
+_TAKES = _NORMS.format("get_total_norm", "or their gradients takes one norm over all members", "", "gives", "its own")
 
-    @functools.wraps(clip)
-    def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-        given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-        if any(owner_of(p) is not None for p in given):
-            text = (
-                "torch.nn.utils.clip_grad_norm_ on the parameters of an array clips by one norm over all members; "
-                "hfta_nb.optim.clip_grad_norm_(array, max_norm) clips each member by its own"
-            )
+
+def _watched(function: Callable[..., Any], is_of_array: Callable[[Tensor], Any], text: str) -> Callable[..., Any]:
+    """A function of torch that takes one norm of all tensors it is given, with an eye on them."""
+
+    @functools.wraps(function)
+    def watched(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        if any(is_of_array(t) for t in given):
             warnings.warn(text, ArrayWarning, stacklevel=_outside(sys._getframe(1), "torch.") - 1)
-        return clip(given, *args, **kwargs)
+        return function(given, *args, **kwargs)
 
-    return clipped
+    return watched
 
 
-for _place, _name in ((clip_grad, "_clip_grads_with_norm_"), (nn.utils, "clip_grads_with_norm_")):
+for _place, _name, _is_of_array, _text in (
+    (clip_grad, "_clip_grads_with_norm_", owner_of, _CLIPS),  # every way to clip by a norm goes through one of these
+    (nn.utils, "clip_grads_with_norm_", owner_of, _CLIPS),
+    (nn.utils, "get_total_norm", is_of_array, _TAKES),
+):
     if hasattr(_place, _name):
-        setattr(_place, _name, _watched(getattr(_place, _name)))
+        setattr(_place, _name, _watched(getattr(_place, _name), _is_of_array, _text))
+
+
+def _refused(function: Callable[..., Any], cure: str) -> Callable[..., Any]:
+    """A function of torch that has all parameters of one module in one vector."""
+
+    @functools.wraps(function)
+    def refused(*given: Any) -> Any:
+        parameters = [given[-1]] if isinstance(given[-1], Tensor) else list(given[-1])
+        if any(owner_of(p) is not None for p in parameters):
+            where = f"torch.nn.utils.{function.__name__}"
+            raise FusionError("takes the parameters of an array for those of one module", where=where, remedy=cure)
+        return function(*given[:-1], parameters)
+
+    return refused
+
+
+nn.utils.parameters_to_vector = _refused(
+    nn.utils.parameters_to_vector, "torch.stack([parameters_to_vector(member.parameters()) for member in array])"
+)
+nn.utils.vector_to_parameters = _refused(
+    nn.utils.vector_to_parameters,
+    "vector_to_parameters(vector, member.parameters()) on array[i], then array.load_member(i, member.state_dict())",
+)
 
 
 def _outside(frame: FrameType | None, package: str) -> int:

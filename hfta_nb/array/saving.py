@@ -51,8 +51,8 @@ class Savable(nn.Module):
             As for a plain module, the names of missing and of unexpected keys.
 
         Raises:
-            FusionError: `assign`, the number of members of the streams differs, or the members have other widths. Then
-                nothing is changed.
+            FusionError: `assign`, the number of members of the streams differs, the members have other widths, or it is
+                the state of one plain module. Then nothing is changed.
             RuntimeError: torch's own, for other keys or shapes.
         """
         if assign:
@@ -74,7 +74,19 @@ class Savable(nn.Module):
                     where=f"load_state_dict, {name}",
                     accepted="the state of an array whose members have the same architectures in the same order",
                 )
+        self._refuse_plain(state_dict)
         return super().load_state_dict(state_dict, strict)
+
+    def _refuse_plain(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse the state of one plain module, all of whose tensors lack the member axis."""
+        own = {} if self._state.pending else {k: v for k, v in self.state_dict().items() if isinstance(v, Tensor)}
+        lacks = [v.ndim - state_dict[k].ndim == 1 for k, v in own.items() if isinstance(state_dict.get(k), Tensor)]
+        if lacks and all(lacks):
+            raise FusionError(
+                "the state of one module, without the member axis",
+                where="load_state_dict",
+                remedy="array.load_member(i, state_dict) gives it to member i",
+            )
 
     def get_extra_state(self) -> Tensor:
         """The members' random streams, uint8 ``[M, bytes]``."""

@@ -6,6 +6,7 @@ from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
 from hfta_nb.data.held import Reading, packed, shown, unpacked
+from hfta_nb.data.labels import ignoring
 from hfta_nb.data.once import Once, versions
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
@@ -44,6 +45,7 @@ __all__ = [
     "from_loader",
     "from_tensors",
     "gathered",
+    "ignoring",
     "is_resident",
     "kinds",
     "known",

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -10,30 +15,50 @@ from hfta_nb.errors import DataError
 IGNORED = -100
 """The class number that says "no target here": the `ignore_index` of torch's losses."""
 
+_OWN: ContextVar[int] = ContextVar("ignored", default=IGNORED)
+
 FEW_CLASSES = 100
 SPARSE = 8
 """More classes than `FEW_CLASSES` and than `SPARSE` times those that occur are probably a mistake: a stray number, or
 an ignored class such as 255 that is not marked by -100."""
 
 
+@contextmanager
+def ignoring(loss: Any) -> Iterator[None]:
+    """Read labels, within the context, for a loss that may have an `ignore_index` of its own."""
+    keywords = getattr(loss, "keywords", None)  # of `functools.partial`
+    found = (keywords if isinstance(keywords, Mapping) else getattr(loss, "__dict__", {})).get("ignore_index")
+    token = _OWN.set(found if isinstance(found, int) else IGNORED)
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
+
+
+def ignored() -> int:
+    """The label that marks a target that does not count."""
+    return _OWN.get()
+
+
 def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
     """The number of classes: as given, else the largest label plus one; 0 if nothing is labelled.
 
     Args:
-        y: labels, whole numbers of any shape; -100 is ignored.
+        y: labels, whole numbers of any shape; `ignored` is not counted.
         where: for the error.
         known: the number of classes, if known.
 
     Raises:
-        DataError: a label is negative (other than -100), or outside the known classes.
+        DataError: a label is negative (other than `ignored`), or outside the known classes.
     """
-    counted = y if y.numel() and int(y.min()) >= 0 else y[y != IGNORED]
+    counted = y[y != ignored()]
     if not counted.numel():
         return known or 0
     lowest, highest = int(counted.min()), int(counted.max())
     if lowest < 0:
         accepted = f"class numbers from 0, or {IGNORED} for targets that do not count"
-        remedy = f"where {lowest} marks what does not count: y[y == {lowest}] = {IGNORED}, and ignore_index={IGNORED}"
+        remedy = f"where {lowest} marks what does not count: y[y == {lowest}] = {IGNORED}, and ignore_index={IGNORED}; "
+        remedy += f"or Study(build, grid, (x, y), loss=nn.CrossEntropyLoss(ignore_index={lowest}))"
         raise DataError("a negative label", where=where, got=lowest, accepted=accepted, remedy=remedy)
     if known is not None and highest >= known:
         strays = counted[counted >= known]
@@ -57,9 +82,9 @@ def check_spread(parts: list[tuple[str, Tensor]]) -> None:
         DataError: nothing is labelled, or the largest label is far beyond the number of classes that occur.
     """
     present = torch.unique(torch.cat([y.flatten() for _, y in parts]))
-    present = present[present != IGNORED]
+    present = present[present != ignored()]
     if not len(present):
-        raise DataError("has no labels", where=parts[0][0], got=f"nothing but {IGNORED}, which is ignored")
+        raise DataError("has no labels", where=parts[0][0], got=f"nothing but {ignored()}, which is ignored")
     classes = int(present.max()) + 1
     if classes < FEW_CLASSES or classes <= SPARSE * len(present):
         return

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
-from hfta_nb.data.labels import IGNORED, check_spread, classes_in
+from hfta_nb.data.labels import check_spread, classes_in, ignored
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like
 from hfta_nb.errors import DataError
@@ -108,8 +108,8 @@ def facts_of(
         shares = y.is_floating_point() and y.ndim > 1
         classes = y.shape[1] if shares else classes_in(y, where, num_classes)
         facts["num_classes"] = facts["out_features"] = classes
-        if not shares and bool((y == IGNORED).any()):
-            facts["ignored"] = IGNORED
+        if not shares and bool((y == ignored()).any()):
+            facts["ignored"] = ignored()
     elif task in ("language_model", "masked_language_model") and isinstance(x, Tensor):
         facts = {"vocab_size": max(int(x.max()), int(y.max())) + 1, "context": x.shape[1]}
     elif task == "regression":

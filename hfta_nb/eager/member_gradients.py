@@ -97,8 +97,8 @@ class MemberGradients:
 
     def _later(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> MemberOutcome:
         """What a member that runs alone holds after the backward."""
-        engine, m = self.state.engine, self.member
-        now = {f"{PARAMETER}{name}": p.detach() for name, p in parameters.items()}
-        now |= {f"{BUFFER}{name}": b for name, b in buffers.items()}
+        engine, m, own = self.state.engine, self.member, self.state.own
+        now = {f"{PARAMETER}{name}": p.detach() for name, p in own(m, parameters).items()}
+        now |= {f"{BUFFER}{name}": b for name, b in own(m, buffers).items()}
         now |= {f"{BUFFER}{name}": rows[m] for name, rows in engine.resized_buffers.items() if m in rows}
         return later_outcome(now | attribute_outcome(engine.attributes.of(m)))

@@ -9,7 +9,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,11 @@ def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
         return value
     if isinstance(value, Tensor):
         # Tensors of an autograd graph are not copied: a copy would not be part of the graph.
-        new: Any = value if value.requires_grad else value.detach().clone()
+        new: Any = value
+        if not value.requires_grad:
+            # Without rules, by which a copy of what members share may become one for each; they tell `requires_grad`.
+            with torch._C.DisableTorchFunction() if type(value) is Tensor else nullcontext():
+                new = value.detach().clone()
     elif isinstance(value, torch.Generator):
         new = torch.Generator(value.device)
         new.set_state(value.get_state())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -21,6 +22,13 @@ def owner_of(parameter: Tensor) -> tuple[nn.Module, str] | None:
     found = _OWNERS.get(parameter)
     array = None if found is None else found[0]()
     return None if array is None else (array, found[1])
+
+
+def is_of_array(tensor: Tensor) -> bool:
+    """Whether this is a parameter of an array or the whole gradient of one, detached or not; a member's row is not."""
+    own = (tensor.data_ptr(), tensor.shape)
+    held = (t for p in list(_OWNERS) for t in (p, p.grad) if t is not None and t.layout is torch.strided)
+    return tensor.layout is torch.strided and any((t.data_ptr(), t.shape) == own for t in held)
 
 
 class Follower(Protocol):

@@ -199,7 +199,7 @@ def _run_as_plain(
         HftaError: that is no way out.
     """
     failed = member_error(error, state.engine.current, module)
-    possible = not state.settings.as_plain and state.engine.architectures is None
+    possible = not state.settings.as_plain
     if not possible or not (isinstance(error, Mismatch) or _runs_alone(state, helpers, failed, inputs, computation)):
         raise _refusal(state, before, helpers, failed, inputs, computation) from error
     state.settings.run_as_plain(error)

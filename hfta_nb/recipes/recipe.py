@@ -121,7 +121,11 @@ class Family:
             return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
         known = ALIASES.get(name.lower(), bare_name(name))
         close = [known] if known in specs else difflib.get_close_matches(name.lower(), [*specs, *STUDY_OPTIONS], 1)
-        remedy = f"did you mean {close[0]}?" if close else "check the spelling"
+        remedy = (
+            f"did you mean {close[0]}?"
+            if close
+            else "check the spelling; axes of the model are parameters of what builds it"
+        )
         if close and close[0] in STUDY_OPTIONS and close[0] not in specs:
             remedy = f"{close[0]} is one for all variants: give Study(..., {close[0]}=...)"
         remedy = NOT_AXES.get(name.lower(), remedy)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy import precision
 from hfta_nb.members.per_member import PerMember
 from hfta_nb.members.threads import available_threads
@@ -32,6 +33,7 @@ def form(tree: Any, *, grads: bool = False) -> Any:
 
     Raises:
         NotRecordableError: the inputs contain objects with unknown properties.
+        FusionError: one is a nested tensor of the strided layout.
     """
     if isinstance(tree, Tensor):
         wants = tree.requires_grad
@@ -39,6 +41,9 @@ def form(tree: Any, *, grads: bool = False) -> Any:
         # A tensor created in inference mode has no version counter, and cannot be saved for a backward.
         if not plain or (wants and not grads) or (tree.is_inference() and torch.is_grad_enabled()):
             raise NotRecordableError("an input of another sort")
+        if tree.is_nested:
+            accepted = "tensors padded to one length, with a mask beside them"
+            raise FusionError("a nested tensor", where="inputs", accepted=accepted)
         return tree.shape, tree.stride(), tree.dtype, tree.device, wants
     if type(tree) in (tuple, list) or (isinstance(tree, tuple) and hasattr(tree, "_fields")):
         return type(tree), tuple(form(v, grads=grads) for v in tree)

@@ -34,6 +34,11 @@ _STATELESS = ("random", "tpe", "gp", "cmaes")
 search that is resumed goes on as if it had not been interrupted."""
 
 
+def _unknown(variant: int, name: str) -> float:
+    """A cost before anybody trains the members."""
+    return math.nan
+
+
 class Asking(abc.ABC):
     """The trials of a search space, by a sampler and a pruner of Optuna's: those that were asked for.
 
@@ -90,7 +95,7 @@ class Asking(abc.ABC):
         if self.others:
             methods.check_many(sampler, pruner)
         self.home, self.skip_duplicates, self.timeout_s = home or Home(), skip_duplicates, timeout_s
-        self.cost: Callable[[int, str], float] = lambda variant, name: math.nan
+        self.cost: Callable[[int, str], float] = _unknown
         self.optuna: optuna.Study = self._created()
         points = points_of(self.space) if sampler == "grid" or skip_duplicates else methods.points_of(sampler)
         self.trials = trials if points is None else min(trials, points)

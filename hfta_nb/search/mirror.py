@@ -43,6 +43,9 @@ class Mirror:
         self._due: set[int] = set()
         self._written_s = 0.0
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copy": None}  # the process that runs the study writes to the file
+
     def begin(self, study: optuna.Study) -> None:
         """Bring the copy up to date. Only the process that runs the study may write to it."""
         for left in (f"{self.path.name}.lock", f"{self.path.name}.tmp"):  # of a process that was killed

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from hfta_nb.errors import StoreError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What a system says where a file can't grow."""
+
+_COMPLEX = "complex128"  # the name in a file's metadata of the tensors that are kept as pairs of float64
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,10 @@ def write(directory: Path, name: str, tensors: Mapping[str, Tensor]) -> Entry:
         spare = path.with_name(path.name + ".tmp")
         try:
             # Cloned: the format refuses tensors that share memory, as tied weights and rows of an arena do.
-            save_file({k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}, spare)
+            held = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+            wide = {k for k, v in held.items() if v.dtype == torch.complex128}  # which the format does not know
+            real = {k: torch.view_as_real(v) if k in wide else v for k, v in held.items()}
+            save_file(real, spare, {_COMPLEX: json.dumps(sorted(wide))} if wide else None)
             entry = entry_of(directory, spare, name)
             sync(spare)
             os.replace(spare, path)
@@ -83,7 +90,10 @@ def read(directory: Path, entry: Entry) -> dict[str, Tensor]:
     verify(directory, entry)
     path = directory / entry.path
     try:
-        return load_file(path)  # type: ignore[no-any-return]
+        with safe_open(path, framework="pt") as file:
+            wide = set(json.loads((file.metadata() or {}).get(_COMPLEX, "[]")))
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it can't be iterated
+        return {k: torch.view_as_complex(v) if k in wide else v for k, v in found.items()}
     except (OSError, ValueError, SafetensorError) as error:  # of an older layout, whose sums were taken later
         raise StoreError(f"can't be read ({error})", where=str(path)) from error
 

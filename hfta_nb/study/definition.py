@@ -151,7 +151,8 @@ class Definition:
     def _suited(self, data: Any, drop_last: bool) -> AnyData:
         """The data, which suits the family."""
         self.drop_last, self.handed = arguments.flag("drop_last", drop_last), kept(data)
-        found = datasets.resolve(self.family.data[0] if data is None else data)
+        with datasets.ignoring(self.family.loss):
+            found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
 

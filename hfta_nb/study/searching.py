@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hfta_nb import events as ev
@@ -154,6 +155,10 @@ def adopt(study: Study) -> None:
         study.added.clear()  # it is read again, after these
 
 
+def _cost(study: Study, variant: int, name: str) -> float:
+    return costs.of(study, variant)[name]
+
+
 def begin(study: Study, resumed: bool) -> None:
     """Keep the search in the run's directory, and take up what is there.
 
@@ -178,7 +183,7 @@ def begin(study: Study, resumed: bool) -> None:
         searcher.touch()
     searcher.begin()
     searcher.epochs = study.epochs
-    searcher.cost = lambda variant, name: costs.of(study, variant)[name]
+    searcher.cost = partial(_cost, study)
     study._mirror = mirror
     if resumed:
         _reclaim(study, searcher)

@@ -310,3 +310,16 @@ def test_metrics_tell_their_directions_without_imports() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert hfta.Metric(f1).maximize is None
+
+
+def test_complex_targets_keep_their_imaginary_part(tmp_path: Path) -> None:
+    y = torch.complex(numbers(24, 1, seed=4), numbers(24, 1, seed=5))  # complex128, which the format of files lacks
+
+    def distance(output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).abs().mean()
+
+    study = hfta.Study(Regressor, {"seed": [0, 1]}, (X, y, X, y), loss=distance, epochs=2, device="cpu",
+                       dtype="float64", metrics=["mae"], directory=tmp_path)  # fmt: skip
+    study.fit(progress=False)
+    torch.testing.assert_close(values(study, "val_mae"), values(study, "val_loss"))
+    assert hfta.Study.load(study.directory, family=Regressor).data.y.equal(y)

@@ -386,6 +386,19 @@ def test_clipping_by_torch_warns(clip: Any) -> None:
     nn.utils.clip_grad_norm_(array[0].parameters(), 1.0)
 
 
+def test_a_norm_by_torch_warns() -> None:
+    array = fused()
+    array.backward(nn.functional.mse_loss, X, Y)
+    grads = [p.grad for p in parameters(array)]
+    for given in (grads, [g.detach() for g in grads], grads[0], array.parameters()):
+        with pytest.warns(
+            ArrayWarning, match=r"hfta_nb.optim.get_total_norm\(array\) gives each member its own"
+        ) as told:
+            nn.utils.get_total_norm(given)
+        assert [one.filename for one in told] == [__file__]
+    nn.utils.get_total_norm([g[0] for g in grads])
+
+
 # Lr schedulers.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb.errors import DataError, GridError, StudyError
@@ -106,6 +108,24 @@ def test_minus_100_is_torch_s_ignore_index_and_other_negative_labels_are_mistake
         hfta.data.from_tensors(x, _stray(-1))
     with pytest.raises(DataError, match="has no labels"):
         hfta.data.from_tensors(x, torch.full((60,), -100))
+
+
+@pytest.mark.parametrize("mark", [-1, 255])
+def test_labels_that_the_loss_ignores_do_not_count(mark: int, tmp_path: Path) -> None:
+    marked = torch.where(torch.arange(60) % 4 == 0, mark, y)
+    losses = (nn.CrossEntropyLoss(ignore_index=mark), partial(nn.functional.cross_entropy, ignore_index=mark))
+    for number, loss in enumerate(losses):
+        data = (x, marked, x, marked) if number else _sets(x, marked)
+        study = hfta.Study(net, {"lr": [0.1]}, data, epochs=1, loss=loss, directory=tmp_path / str(number))
+        study.fit(progress=False)
+        assert study.data.facts["num_classes"] == 3
+        best = study.best()
+        right = best.module()(x).argmax(1) == y
+        assert best.metrics["val_accuracy"] == pytest.approx(float(right[marked != mark].double().mean()))
+
+
+def _sets(x: Tensor, y: Tensor) -> Any:
+    return TensorDataset(x, y), TensorDataset(x, y)
 
 
 def test_labels_of_a_function_s_batches() -> None:

@@ -141,6 +141,14 @@ def test_no_scheduler_may_be_none(tmp_path: Path) -> None:
         ({"grid": {"lr": [0.1]}, "max_epochs": 5}, r"unknown axis; got 'max_epochs'; .*; give Study\(..., epochs=20\)"),
         ({"grid": {"lr": [0.1]}, "early_stopping": 5}, r"unknown axis; .*; Study\(..., patience=5\) ends a member"),
         ({"grid": {"shuffle": [True, False]}}, "unknown axis; got 'shuffle'; .*; give the data as a DataLoader"),
+        ({"grid": {"lr": [0.1]}, "direction": "maximize"}, r"unknown axis; .*; give Study\(..., monitor="),
+        ({"grid": {"lr": [0.1]}, "n_jobs": 2}, "unknown axis; .*; leave it out: variants train together"),
+        ({"grid": {"lr": [0.1]}, "param_grid": {}}, "unknown axis; .*; the grid is the second argument"),
+        ({"grid": {"lr": [0.1]}, "per_device_train_batch_size": 8}, r"unknown axis; .*; did you mean batch_size\?"),
+        (
+            {"grid": {"lr": [0.1]}, "entirely_unknown": 8},
+            "check the spelling; axes of the model are parameters of what",
+        ),
         ({"grid": {"lr": [0.1]}, "val_split": 0.2}, "unknown axis; .*; hfta_nb.data.from_tensors"),
     ],
 )

@@ -163,6 +163,8 @@ class Search:
     def __init__(self, seed: int, directory: Path, kills: bool) -> None:
         self.chance, self.directory, self.kills = random.Random(seed), directory, kills
         self.space, self.given = options(self.chance)
+        if random.Random(f"accumulation {seed}").random() < 0.4:
+            self.space["accumulate_grad_batches"] = [1, 2]
         self.told: Counter[str] = Counter()
         self.study = self.made()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 import runpy
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import optuna
 import pytest
+import torch
+from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
@@ -256,3 +259,18 @@ def test_what_does_not_go_together_is_told(tmp_path: Path, given: dict[str, Any]
 def test_a_study_that_searches_nothing_has_no_optuna_study(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"the study is no search.*trials=64"):
         _ = hfta.Study("mlp", {"lr": [1e-3]}, "iris", directory=tmp_path).optuna
+
+
+def test_a_study_that_has_searched_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    study = hfta.Study(_sent, _space, (torch.ones(8, 4), torch.ones(8, 1)), epochs=1, trials=2, directory=tmp_path)
+    study.fit(progress=False)
+    again = pickle.loads(pickle.dumps(study))  # noqa: S301 - made here
+    assert again.results().equals(study.results())
+
+
+def _sent(width: int = 2) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), nn.Linear(width, 1))
+
+
+def _space(trial: Any) -> dict[str, Any]:
+    return {"lr": trial.suggest_float("lr", 0.01, 0.1), "width": trial.suggest_int("width", 2, 4)}

@@ -52,13 +52,14 @@ class Twin:
         config: all values that differ from the study's.
         epochs: that it trains, which its lr schedule spans.
         log: by epoch, its training and validation loss.
+        added_up: mini-batches whose gradients wait for an update.
     """
 
     def __init__(
         self, config: Mapping[str, Any], epochs: int, source: hfta.Data, build: Callable[..., nn.Module] = net
     ) -> None:
         self.config, self.epochs, self.data = dict(config), epochs, source.to(torch.device("cpu"), torch.float64)
-        self.epoch = self.batch = self.steps = 0
+        self.epoch = self.batch = self.steps = self.added_up = 0
         self.parts: list[tuple[float, int]] = []
         self.log: dict[int, tuple[float, float]] = {}
         with torch.random.fork_rng(devices=[]):
@@ -71,6 +72,8 @@ class Twin:
     def __deepcopy__(self, memo: dict[int, Any]) -> Twin:
         made = object.__new__(Twin)
         vars(made).update({k: v if k == "data" else copy.deepcopy(v, memo) for k, v in vars(self).items()})
+        for own, theirs in zip(made.module.parameters(), self.module.parameters(), strict=True):
+            own.grad = None if theirs.grad is None else theirs.grad.clone()
         return made
 
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -113,24 +116,33 @@ class Twin:
         size = self.config.get("batch_size", 16)
         seed = self.config.get("data_seed")
         rows = order(SAMPLES, 0 if seed is None else seed, self.epoch)[self.batch * size : (self.batch + 1) * size]
-        for group in self.optimizer.param_groups:
-            group.update(self._values())
         self.module.train()
-        self.optimizer.zero_grad()
+        every = self.config.get("accumulate_grad_batches") or 1
+        if not self.added_up:
+            self.optimizer.zero_grad()
         with torch.random.fork_rng(devices=[]):
             torch.set_rng_state(self.stream)
             loss = F.cross_entropy(self.module(self.data.x[rows]), self.data.y[rows])
             self.stream = torch.get_rng_state()
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss / every).backward()  # type: ignore[no-untyped-call]
+        self.parts.append((loss.item(), len(rows)))
+        self.batch, self.steps, self.added_up = self.batch + 1, self.steps + 1, self.added_up + 1
+        if self.added_up == every:
+            self._update()
+
+    def _update(self) -> None:
+        self.added_up = 0
+        for group in self.optimizer.param_groups:
+            group.update(self._values())
         limit = self.config.get("max_norm")
         if limit is not None:
             nn.utils.clip_grad_norm_(self.module.parameters(), limit)
         self.optimizer.step()
-        self.parts.append((loss.item(), len(rows)))
-        self.batch, self.steps = self.batch + 1, self.steps + 1
 
     @torch.no_grad()
     def _end_epoch(self) -> None:
+        if self.added_up:
+            self._update()
         self.epoch, self.batch = self.epoch + 1, 0
         mean = sum(loss * size for loss, size in self.parts) / sum(size for _, size in self.parts)
         self.parts = []
@@ -142,7 +154,7 @@ class Twin:
         """Go on with other values."""
         kind = self.config.get("optimizer", "adam")
         if changes.get("batch_size", 0) not in (0, self.config.get("batch_size", 16)):
-            self.batch, self.parts = 0, []
+            self.batch, self.parts, self.added_up = 0, [], 0
         self.config |= changes
         if self.config.get("optimizer", "adam") != kind:
             self.optimizer = self._optimizer()

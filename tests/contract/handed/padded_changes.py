@@ -89,6 +89,27 @@ class Limited(nn.Module):
         return found
 
 
+class Normed(nn.Module):
+    """Weights that forward divides in place, not by `data`; a buffer, and one that follows in the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.last = nn.Linear(4, width()), nn.BatchNorm1d(width()), nn.Linear(width(), 1)
+        self.register_buffer("seen", torch.zeros(width()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.inner.weight.div_(self.inner.weight.norm(dim=1, keepdim=True).clamp(min=1.0))
+        h = self.norm(self.inner(x))
+        if h.requires_grad:
+            h.register_hook(self.follow)
+        found: Tensor = self.last(torch.tanh(h - self.seen.clone()))
+        return found
+
+    def follow(self, grad: Tensor) -> None:
+        self.seen.add_(grad.sum(0))
+
+
 class Keeping(nn.Module):
     """Attributes, a buffer and a frozen parameter, each changed in its own way."""
 
@@ -138,6 +159,23 @@ class Bank(nn.Module):
         return found
 
 
+class Counted(nn.Module):
+    """A dict with a mean that is changed in place; members alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, 6), nn.Linear(6, 1)
+        self.stats: dict[str, Any] = {"calls": 0, "mean": torch.zeros(6)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.inner(x)
+        found: Tensor = self.last(torch.tanh(h - self.stats["mean"]))
+        if self.training:
+            self.stats["calls"] += 1
+            self.stats["mean"] += (h.detach().mean(0) - self.stats["mean"]) / self.stats["calls"]
+        return found
+
+
 def of_unlike_length(*, always: bool) -> nn.Module:
     """As many hidden layers as the seed says."""
     depth = 1 + torch.initial_seed() % 3
@@ -157,8 +195,10 @@ SITUATIONS = [
     row("codebook after a warm-up", lambda: Coded("warm-up")),
     row("teacher", Followed),
     row("limited weights", Limited),
+    row("weights divided in place", Normed),
     row("attributes and buffers", Keeping),
     row("a list that is replaced", Bank),
+    row("a tensor of a dict that is changed in place", Counted),
     row("attributes at another place in each", lambda: of_unlike_length(always=True)),
     row("attributes of a part that some lack", lambda: of_unlike_length(always=False)),
 ]
