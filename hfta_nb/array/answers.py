@@ -215,10 +215,6 @@ def _refused(function: Callable[..., Any], cure: str) -> Callable[..., Any]:
 nn.utils.parameters_to_vector = _refused(
     nn.utils.parameters_to_vector, "torch.stack([parameters_to_vector(member.parameters()) for member in array])"
 )
-nn.utils.vector_to_parameters = _refused(
-    nn.utils.vector_to_parameters,
-    "vector_to_parameters(vector, member.parameters()) on array[i], then array.load_member(i, member.state_dict())",
-)
 
 
 def _outside(frame: FrameType | None, package: str) -> int:
