@@ -12,9 +12,11 @@ import os
 import random
 import struct
 import threading
+import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -150,6 +152,9 @@ class ProcessStreams:
 
 # Other threads.
 
+_LOOK_S, _WAIT_S, _AGAIN_S = 0.02, 0.002, 2.0
+"""How long to look for draws of other threads: where there are new ones, and otherwise; and how often, otherwise."""
+
 
 class _Process:
     """What is known of the threads of the process.
@@ -158,7 +163,11 @@ class _Process:
         lock: held by the thread that sets streams of the process.
         depth: how many of its contexts are open.
         owner: that thread, while functions of others are diverted; else None.
-        diverting: held while another thread draws, and while the streams change hands.
+        drawing: held while another thread draws, and while the streams change hands.
+        installed: whether the functions of `random` and `numpy.random` are ours.
+        calls: how often other threads have called them.
+        known: the threads that there were at the latest look at them.
+        looked: when that was.
         began: the states at the beginning of the context, with which the streams of the others begin.
         others: the streams that other threads draw from; None until one of them does.
     """
@@ -166,7 +175,11 @@ class _Process:
     lock = threading.RLock()
     depth = 0
     owner: int | None = None
-    diverting = threading.RLock()
+    drawing = threading.RLock()
+    installed = False
+    calls = 0
+    known: ClassVar[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
+    looked = 0.0
     began: StreamStates = (None, None)
     others: tuple[random.Random, np.random.RandomState] | None = None
 
@@ -176,8 +189,10 @@ def one_thread() -> Iterator[None]:
     """The context in which this thread alone sees streams of the process, and may set them.
 
     A second thread in such a context waits. Threads that know nothing of this go on with the numbers that they would
-    have drawn: the functions in the modules `random` and `numpy.random` draw, in those threads, from copies of the
-    streams. If the streams are at the end as they were before, they go on from where the copies have come.
+    have drawn: once one has been seen to draw, the functions in the modules `random` and `numpy.random` are replaced by
+    some that draw, in those threads, from copies of the streams. If the streams are at the end as they were before,
+    they go on from where the copies have come. (What calls functions that it has taken from the modules before is not
+    seen.)
     """
     if for_another_thread():  # which holds the lock
         yield
@@ -185,28 +200,47 @@ def one_thread() -> Iterator[None]:
     with _Process.lock:
         _Process.depth += 1
         try:
-            if _Process.depth == 1 and threading.active_count() > 1:
-                _divert()
+            if _Process.depth == 1 and _others_draw():
+                with _Process.drawing:
+                    _Process.began, _Process.others = stream_states(), None
+                    _Process.owner = threading.get_ident()
             yield
         finally:
             _Process.depth -= 1
             if _Process.depth == 0 and _Process.owner is not None:
-                _restore()
+                _hand_back()
 
 
-def _divert() -> None:
-    with _Process.diverting:
-        _Process.began, _Process.others, _Process.owner = stream_states(), None, threading.get_ident()
-        for module, name, true, wrapper in _FUNCTIONS:
-            if module.get(name) is true:  # and not what someone else has put there
-                module[name] = wrapper
+def _others_draw() -> bool:
+    """Whether other threads draw from the streams. Then the functions are replaced."""
+    if threading.active_count() == 1:
+        if _Process.installed:
+            _install(False)
+        return False
+    if _Process.installed:
+        return True
+    new, now = [t for t in threading.enumerate() if t not in _Process.known], time.monotonic()
+    if not new and now < _Process.looked + _AGAIN_S:
+        return False
+    _Process.known.update(new)
+    _Process.looked, _Process.calls = now, 0
+    _install(True)
+    time.sleep(_LOOK_S if new else _WAIT_S)  # they run meanwhile; calls of the true functions come to their ends
+    if not _Process.calls:
+        _install(False)
+    return _Process.installed
 
 
-def _restore() -> None:
-    with _Process.diverting:
-        for module, name, true, wrapper in _FUNCTIONS:
-            if module.get(name) is wrapper:
-                module[name] = true
+def _install(own: bool) -> None:
+    """Replace the functions, or put the true ones back; not what someone else has put there."""
+    for module, name, true, wrapper in _FUNCTIONS:
+        if module.get(name) is (true if own else wrapper):
+            module[name] = wrapper if own else true
+    _Process.installed = own
+
+
+def _hand_back() -> None:
+    with _Process.drawing:
         if _Process.others is not None:
             python, numpy = _Process.others
             now = stream_states()
@@ -233,9 +267,10 @@ def _wrapped(true: Callable[..., Any], place: int, name: str) -> Callable[..., A
 
     @functools.wraps(true)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if _Process.owner is None or _Process.owner == threading.get_ident():
+        if _Process.owner == threading.get_ident():
             return true(*args, **kwargs)
-        with _Process.diverting:
+        with _Process.drawing:
+            _Process.calls += 1
             if _Process.owner is None:
                 return true(*args, **kwargs)
             return getattr(_others()[place], name)(*args, **kwargs)
@@ -263,8 +298,9 @@ _FUNCTIONS = [
 
 def _forget() -> None:
     """A forked process has one thread, which may be in a context of its parent."""
-    _Process.lock, _Process.diverting, _Process.others = threading.RLock(), threading.RLock(), None
-    _restore()
+    _Process.lock, _Process.drawing = threading.RLock(), threading.RLock()
+    _Process.owner, _Process.others = None, None
+    _install(False)
 
 
 if hasattr(os, "register_at_fork"):

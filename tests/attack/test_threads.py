@@ -1,4 +1,4 @@
-"""Studies and loops in threads, beside a user's own that draw all the time: the numbers are those of an undisturbed run."""
+"""Studies and loops in threads, beside a user's own that draw all the time: the numbers are those without them."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _looped(step: Callable[[Any], Any], replayed: bool, seed: int) -> list[Tenso
     if not replayed:
         array.capture = False
     found = []
-    optimizer = torch.optim.SGD(array.parameters(), lr=0.1)
+    optimizer = hfta.optim.SGD(array, lr=0.1)
     for _ in range(15):
         optimizer.zero_grad()
         found.append(step(array))

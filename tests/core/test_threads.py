@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,7 @@ def test_arrays_in_threads_draw_what_they_draw_alone() -> None:
 
 
 FUNCTIONS: dict[str, Callable[[], Any]] = {
-    "random": random.random,
+    "random": lambda: random.random(),  # looked up at each call
     "shuffle": lambda: random.sample(range(9), 9),
     "numpy": lambda: np.random.rand(3).tolist(),
     "numpy, an alias": lambda: float(np.random.sample()),
@@ -98,45 +98,40 @@ def _seed() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_other_threads_go_on_with_the_numbers_of_before(name: str) -> None:
-    draw = FUNCTIONS[name] if name != "random" else lambda: random.random()  # noqa: PLW0108  # looked up at each call
+    draw = FUNCTIONS[name]
     _seed()
-    expected, mine = [draw() for _ in range(60)], list[Any]()
+    alone = [draw() for _ in range(20)]
     _seed()
-    with ExitStack() as stack:
-        found = [draw() for _ in range(20)]
-        began = threading.Event()
-
-        def other() -> None:
-            began.wait()
-            found.extend(draw() for _ in range(20))
-
-        thread = threading.Thread(target=other)
-        thread.start()
-        stack.enter_context(one_thread())
-        outer = stream_states()
-        _seed()
-        began.set()
-        mine = [draw() for _ in range(20)]
-        thread.join()
-        assert mine == expected[:20]  # this thread alone has the process's streams
-        set_stream_states(outer)
-    found += [draw() for _ in range(20)]
-    assert found == expected
+    with busy(draw) as found:
+        for _ in range(20):
+            with one_thread():
+                outer = stream_states()
+                _seed()
+                assert [draw() for _ in range(20)] == alone
+                set_stream_states(outer)
+            torch.zeros(100).sum()
+    assert len(found) > 20
+    _seed()
+    assert found == [draw() for _ in found]
 
 
-def test_the_functions_are_the_true_ones_afterwards() -> None:
-    before = {**vars(random)}, {**vars(np.random)}
-    with busy(random.random):
-        with one_thread(), one_thread():
-            assert random.random is not before[0]["random"]
-        assert ({**vars(random)}, {**vars(np.random)}) == before
+def test_functions_are_the_true_ones_where_no_other_thread_draws() -> None:
+    def functions() -> list[Any]:
+        return [{**vars(module)} for module in (random, np.random)]
+
+    with one_thread():  # without the threads of the tests before this one
+        before = functions()
+    with busy(lambda: torch.rand(3)), one_thread():
+        assert functions() == before
+    with busy(lambda: random.random()), one_thread():
+        assert functions() != before
     with one_thread():
-        assert random.random is before[0]["random"] or threading.active_count() > 1
+        assert functions() == before
 
 
 def test_a_model_does_not_draw_because_another_thread_does() -> None:
     streams = ProcessStreams()
-    with busy(lambda: random.random(), lambda: np.random.rand()):  # noqa: PLW0108
+    with busy(lambda: random.random(), lambda: np.random.rand()):
         for _ in range(50):
             streams.begin(watching=True)
             with streams.turn():
