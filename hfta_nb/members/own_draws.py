@@ -111,6 +111,17 @@ def drawing_from(generator: torch.Generator | None) -> Iterator[None]:
             _StandIn.go()
 
 
+@contextmanager
+def alone() -> Iterator[bool]:
+    """Whether no other thread is in a context of `drawing_from`; then none enters one until the end of this context."""
+    with _StandIn.lock:
+        here = _StandIn.count <= bool(_here.stack)
+        if here:
+            yield True
+    if not here:
+        yield False
+
+
 # What the dispatcher calls.
 
 WITH: dict[Any, Any] = {}
@@ -217,7 +228,7 @@ class _StandIn:
     """Stands for the default generator in `torch.random`, whose functions then act on that of their thread."""
 
     count = 0
-    lock = threading.Lock()
+    lock = threading.RLock()
     true: Any = None
 
     def __getattr__(self, name: str) -> Any:
@@ -242,7 +253,7 @@ class _StandIn:
 
 def _forget() -> None:
     """A forked process has one thread."""
-    _StandIn.lock = threading.Lock()
+    _StandIn.lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -25,7 +25,7 @@ from hfta_nb.kernels.strategy.streams import runner_of
 from hfta_nb.kernels.strategy.variants import PRODUCTS
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import run_parallel
-from hfta_nb.replay.draws import with_stream
+from hfta_nb.replay.draws import draws_unbound, with_stream
 from hfta_nb.replay.dynamic_call import DynamicCall, Fetch, dynamic
 from hfta_nb.replay.fuse_image_norms import chained
 from hfta_nb.replay.fuse_relu import ReluFusion
@@ -85,6 +85,8 @@ class _Builder:
         before = {id(c) for c in trace.calls[: trace.cut]} if trace.cut is not None else set()
         self.recorded, half = self.calls, sum(id(c) in before for c in self.calls)
         lanes = lanes_of(trace, self.calls, self.fixed - set(trace.outside))
+        if trace.held and trace.held[0].device.type == "cpu" and any(map(draws_unbound, self.calls)):
+            lanes = None  # a thread of its own would wait for this one to end its context
         self.chains: Sequence[Choice] = []
         numbers: Sequence[int] = range(len(self.calls))
         if measured and trace.held:
@@ -183,7 +185,8 @@ class _Builder:
         setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
         there = {s: self.trace.held[s] for s in self.fixed}
         source = Source(self.recorded, there, self.outputs, self.gradients, generators)
-        return Program(steps, results, rest, made, drawing, self.layout.slots, left, setting, choices, cut, source)
+        made_of = steps, results, rest, made, drawing, self.layout.slots, left, setting, choices, cut, source
+        return Program(*made_of, draws=any(call.member is not None for call in self.calls))
 
     def _results(self) -> list[Tensor | Fetch]:
         """The results; those that a run allocates, and that nothing else uses, need no copy."""

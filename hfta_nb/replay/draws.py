@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.members.own_draws import with_generator
+from hfta_nb.members.own_draws import WITH, takes_generator, with_generator
 from hfta_nb.replay.trace import Instruction
 
 
@@ -18,3 +18,8 @@ def with_stream(call: Instruction, generators: MemberGenerators) -> Instruction:
         return call
     function, kwargs = with_generator(call.function, call.kwargs, generators.on_cpu[call.member])
     return call if kwargs is call.kwargs else replace(call, function=function, kwargs=kwargs, member=None)
+
+
+def draws_unbound(call: Instruction) -> bool:
+    """True if a call draws a member's random numbers, and its operator takes no generator."""
+    return call.member is not None and not takes_generator(WITH.get(call.function, call.function))

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.kernels.strategy import precision
+from hfta_nb.members.own_draws import drawing_from
 from hfta_nb.members.process_streams import ProcessStreams, one_thread, set_stream_states, stream_states
 from hfta_nb.recipes.undisturbed import apart, neutral, undisturbed
 
@@ -38,14 +40,16 @@ def together(*functions: Callable[[], Any]) -> list[Any]:
 @contextmanager
 def busy(*draws: Callable[[], Any]) -> Iterator[list[Any]]:
     """A thread that draws all the time, and what it has drawn."""
-    found, over = list[Any](), threading.Event()
+    found, began, over = list[Any](), threading.Event(), threading.Event()
 
     def run() -> None:
         while not over.is_set():
             found.extend(draw() for draw in draws)
+            began.set()
 
     thread = threading.Thread(target=run)
     thread.start()
+    began.wait()
     try:
         yield found
     finally:
@@ -110,7 +114,6 @@ def test_other_threads_go_on_with_the_numbers_of_before(name: str) -> None:
                 assert [draw() for _ in range(20)] == alone
                 set_stream_states(outer)
             torch.zeros(100).sum()
-    assert len(found) > 20
     _seed()
     assert found == [draw() for _ in found]
 
@@ -228,3 +231,42 @@ def test_settings_of_the_process_are_restored_by_the_last_thread() -> None:
 
     with _float64():
         assert together(first, last) == [torch.float32, torch.float64]
+
+
+@pytest.mark.skipif(not precision.can_switch(), reason="no other products here")
+def test_products_of_other_threads_do_not_change() -> None:
+    before, began, ended = precision.get(), threading.Barrier(2), threading.Barrier(2)
+
+    def switches() -> list[str]:
+        with precision.switching():
+            precision.switch(precision.ONEDNN)()
+            began.wait()
+            ended.wait()
+            precision.switch(before)()
+        return [torch.backends.mkldnn.matmul.fp32_precision]
+
+    def beside() -> list[str]:
+        began.wait()
+        found = [precision.get()]  # not what is set for a moment
+        ended.wait()
+        with drawing_from(torch.Generator()):  # waits
+            found.append(torch.backends.mkldnn.matmul.fp32_precision)
+        return found
+
+    assert together(switches, beside) == [[before], [before, before]]
+    inside, left = threading.Barrier(2), threading.Barrier(2)
+
+    def within() -> None:
+        with drawing_from(torch.Generator()):
+            inside.wait()
+            left.wait()
+
+    def leaves() -> str:
+        inside.wait()
+        with precision.switching():
+            precision.switch(precision.ONEDNN)()
+            found: str = torch.backends.mkldnn.matmul.fp32_precision
+        left.wait()
+        return found
+
+    assert together(within, leaves) == [None, before]
