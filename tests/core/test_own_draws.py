@@ -27,6 +27,22 @@ def _vmapped(function: Callable[[Tensor], Tensor], randomness: str = "different"
     return torch.func.vmap(function, randomness=randomness)(torch.ones(3, 4))
 
 
+class _Noisy(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor) -> Tensor:
+        return y + torch.rand_like(y)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return None
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
 def _checkpointed() -> Tensor:
     y = x.clone().requires_grad_()
     torch.utils.checkpoint.checkpoint(F.dropout, y, use_reentrant=False).sum().backward()
@@ -84,6 +100,8 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "initialising": lambda: nn.init.orthogonal_(nn.init.trunc_normal_(torch.empty(5, 5))),
     "vmap": lambda: _vmapped(lambda y: F.dropout(y) + torch.rand(4) + torch.rand_like(y) + torch.randperm(4)),
     "vmap, the same": lambda: _vmapped(lambda y: y + torch.rand(4), "same"),
+    "vmap, a function of one's own": lambda: _vmapped(_Noisy.apply),
+    "a condition": lambda: torch.func.vmap(lambda y: torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,)))(x),
     "a script": lambda: torch.jit.script(_Rates())(x),
     "checkpoint": _checkpointed,
     "fork_rng": _forked,
