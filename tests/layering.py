@@ -53,7 +53,7 @@ TABLE: dict[str, set[str]] = {
     "store": {"errors", "events"},
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
-    "data": {"errors", "own_lines"},
+    "data": {"errors", "members", "own_lines"},
     "augment": {"errors", "events", "grid", "data"},
     "members": {"errors"},
     "kernels": {"errors", "members"},
@@ -71,7 +71,7 @@ TABLE: dict[str, set[str]] = {
     "metrics": {"errors", "accumulators", "array", "directions", "losses", "frechet", "targets"},
     "phases": {"errors", "grid", "losses"},
     "training_axes": {"errors", "events", "grid"},
-    "recipes": {*_RECIPE, "html"},
+    "recipes": {*_RECIPE, "html", "members"},
     "model_zoo": {*_RECIPE, "recipes"},
     "step": {"errors", "broadcasts", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
@@ -105,9 +105,11 @@ TABLE: dict[str, set[str]] = {
 
 SINGLE_MODULES = {
     ("optim", "kernels"): {"hfta_nb.kernels.native.adam"},  # a kernel in C that updates flat tensors
+    ("data", "members"): {"hfta_nb.members.own_draws", "hfta_nb.members.process_streams"},
+    ("recipes", "members"): {"hfta_nb.members.own_draws", "hfta_nb.members.process_streams"},
     ("step", "kernels"): {"hfta_nb.kernels.cuda_graphs"},  # captures whatever runs, an array or a plain module
 }
-"""(part, other): of these a part may import the named modules only. Neither module knows of arrays."""
+"""(part, other): of these a part may import the named modules only. None of these modules knows of arrays."""
 
 FACE_ONLY = {("ui", "model_zoo"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""

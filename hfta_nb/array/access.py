@@ -27,7 +27,7 @@ from hfta_nb.eager.ownership import owner_of
 from hfta_nb.errors import FusionError
 from hfta_nb.kernels.strategy import timing_cache, trials
 from hfta_nb.members.copying import copied_module
-from hfta_nb.members.generators import seeded_state
+from hfta_nb.members.generators import seeded_state, streams_apart
 from hfta_nb.members.held_losses import HeldLoss, attach, held, of_member, submodule_of, take_losses, unseen
 from hfta_nb.members.padded_entries import clear_padded, keep_bits
 from hfta_nb.members.tensor_slots import TensorSlots
@@ -69,6 +69,7 @@ __all__ = [
     "seeded_state",
     "set_attributes",
     "snapshot",
+    "streams_apart",
     "submodule_of",
     "suits",
     "take_losses",

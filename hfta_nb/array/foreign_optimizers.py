@@ -21,6 +21,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from hfta_nb.eager.contexts import not_compiled
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.errors import ArrayWarning, OptimError
+from hfta_nb.members.generators import streams_apart
 
 ALONE = 2
 """Members that are tried alone."""
@@ -95,9 +96,9 @@ def _judge(optimizer: Optimizer, closure: bool, members: int) -> None:
     """
     kind = type(optimizer)
     where = f"{kind.__name__} on the parameters of an array"
-    devices = {p.device.index or 0 for g in optimizer.param_groups for p in g["params"] if p.device.type == "cuda"}
+    device = next((p.device for g in optimizer.param_groups for p in g["params"]), torch.device("cpu"))
     try:
-        with torch.random.fork_rng(devices=sorted(devices)), warnings.catch_warnings():
+        with streams_apart(device), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             alone = [_Trial(optimizer, i, closure, members) for i in range(min(ALONE, members))]
             apart = [trial.run() for trial in alone]
@@ -107,7 +108,7 @@ def _judge(optimizer: Optimizer, closure: bool, members: int) -> None:
         warnings.warn(f"{text} elementwise, {cure(kind)}", ArrayWarning, stacklevel=4)
         return
     try:
-        with torch.random.fork_rng(devices=sorted(devices)), warnings.catch_warnings():
+        with streams_apart(device), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             together = _Trial(optimizer, None, closure, members).run()
         why = "members do not train as they would alone" if _differ(together, apart) else ""

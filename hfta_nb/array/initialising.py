@@ -12,8 +12,8 @@ from hfta_nb.array import surgery
 from hfta_nb.eager.mutable_values import same_value
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
-from hfta_nb.members.generators import current_state, set_state
-from hfta_nb.members.process_streams import set_stream_states, stream_states
+from hfta_nb.members.generators import current_state, set_state, streams_apart
+from hfta_nb.members.process_streams import one_thread, set_stream_states, stream_states
 
 
 def apply(state: ArrayState, function: Callable[[nn.Module], Any], run: Callable[[], Any]) -> None:
@@ -36,14 +36,17 @@ def apply(state: ArrayState, function: Callable[[nn.Module], Any], run: Callable
             module.apply(function)
         return
     device = state.generators.device
-    streams, process = current_state(device), stream_states()
-    if not _writes(state, run):
-        return
-    set_state(streams, device)
-    set_stream_states(process)
-    plain = [surgery.member(state, i) for i in range(len(state))]
-    for module in plain:
-        module.apply(function)
+    with one_thread():
+        process = stream_states()
+        with streams_apart(device):
+            writes, drawn = _writes(state, run), current_state(device)
+        if not writes:
+            set_state(drawn, device)
+            return
+        set_stream_states(process)
+        plain = [surgery.member(state, i) for i in range(len(state))]
+        for module in plain:
+            module.apply(function)
     rows = [_values(state, i, module) for i, module in enumerate(plain)]
     with torch.no_grad():
         for i, row in enumerate(rows):

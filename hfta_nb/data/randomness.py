@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from hfta_nb.members.own_draws import drawing_from
+from hfta_nb.members.process_streams import one_thread
+
 
 class Randomness:
     """Separate streams of torch, NumPy, Python's `random` and `own` generators for some code.
@@ -20,33 +23,38 @@ class Randomness:
     """
 
     def __init__(self, seed: int, own: Sequence[torch.Generator] = ()) -> None:
-        self.own = [torch.default_generator, *own]
+        self.own = list(own)
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self.own.append(torch.cuda.default_generators[torch.cuda.current_device()])
-        outer = self._states()
-        for generator in self.own:
-            generator.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
-        self._now = self._states()
-        self._put(outer)
+        self._torch = torch.Generator().manual_seed(seed)
+        with one_thread():
+            outer = self._states()
+            for generator in self.own:
+                generator.manual_seed(seed)
+            np.random.seed(seed)
+            random.seed(seed)
+            self._now = self._states()
+            self._put(outer)
 
     @contextlib.contextmanager
     def drawn(self) -> Iterator[None]:
         """Use these streams within the block, and restore the previous ones after it."""
-        outer = self._states()
-        self._put(self._now)
-        try:
-            yield
-        finally:
-            self._now = self._states()
-            self._put(outer)
+        with one_thread(), drawing_from(self._torch):
+            outer = self._states()
+            self._put(self._now)
+            try:
+                yield
+            finally:
+                self._now = self._states()
+                self._put([self._now[0], *outer[1:]])
 
     def _states(self) -> list[Any]:
-        return [*(g.get_state() for g in self.own), np.random.get_state(legacy=False), random.getstate()]
+        """Torch's first, NumPy's and Python's last."""
+        generators = [self._torch, *self.own]
+        return [*(g.get_state() for g in generators), np.random.get_state(legacy=False), random.getstate()]
 
     def _put(self, states: Sequence[Any]) -> None:
-        for generator, state in zip(self.own, states, strict=False):
+        for generator, state in zip([self._torch, *self.own], states, strict=False):
             generator.set_state(state)
         np.random.set_state(states[-2])
         random.setstate(states[-1])

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.differentiate import vector_jacobian
 from hfta_nb.eager.intercept import Handler, forwards_replaced, intercepted
-from hfta_nb.members.generators import MemberGenerators, current_state, set_state
+from hfta_nb.members.generators import MemberGenerators, current_state, streams_apart
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import Rebuild, flatten, unflatten
 from hfta_nb.rules import Context, Disagreement, rule_mode
@@ -256,7 +256,7 @@ class _Recomputation:
 
     def forward(self, tensors: Sequence[Tensor], buffers: dict[str, Tensor]) -> list[Tensor]:
         """Run for the first time; returns the tensors of the result."""
-        self.members = [dict(s) for s in self.generators.states]
+        self.members = self.generators.states
         self.default = current_state(self.generators.device)
         self.kinds = {k: torch.get_autocast_dtype(k) for k in _KINDS if torch.is_autocast_enabled(k)}
         self.first = self.run(*self._filled(tensors, buffers), False)
@@ -265,17 +265,14 @@ class _Recomputation:
     def recompute(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Run again from the saved state, without lasting effects."""
         generators = self.generators
-        members, default = generators.states, current_state(generators.device)
-        generators.states = [dict(s) for s in self.members]
-        set_state(self.default, generators.device)
+        members, generators.states = generators.states, self.members
         try:
-            with ExitStack() as stack:
+            with streams_apart(generators.device, self.default), ExitStack() as stack:
                 for kind, dtype in self.kinds.items():
                     stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
                 outputs, _, _ = self.run(*self._filled(tensors, dict(self.buffers)), True)
         finally:
             generators.states = members
-            set_state(default, generators.device)
         return [v for v in outputs if isinstance(v, Tensor)]
 
     def _filled(self, tensors: Sequence[Tensor], buffers: dict[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:

@@ -9,7 +9,7 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import Computation, copied_leaves
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.kernels.cuda_graphs import capturing
-from hfta_nb.members import process_streams
+from hfta_nb.members.process_streams import streams_kept
 
 
 def runs_alone(state: ArrayState, plain: nn.Module, member: int, inputs: Inputs, computation: Computation) -> bool:
@@ -25,9 +25,13 @@ def runs_alone(state: ArrayState, plain: nn.Module, member: int, inputs: Inputs,
     generators = state.generators
     if capturing(generators.device) or generators.device.type == "meta":
         return False
-    now, process_now = list(generators.states), process_streams.stream_states()
+    now = generators.states
     try:
-        with generators.member(member), state.functions.tracked(state.functions.copied(state.functions.of(member)), {}):
+        with (
+            streams_kept(),
+            generators.member(member),
+            state.functions.tracked(state.functions.copied(state.functions.of(member)), {}),
+        ):
             result = computation.call(plain, copied_leaves(inputs.member(member)))
             if computation.backward:
                 torch.autograd.backward(result[0])
@@ -35,5 +39,4 @@ def runs_alone(state: ArrayState, plain: nn.Module, member: int, inputs: Inputs,
         return False
     finally:
         generators.states = now
-        process_streams.set_stream_states(process_now)
     return True

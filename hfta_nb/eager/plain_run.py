@@ -145,19 +145,14 @@ class PlainRun:
         """
         generators = self.state.generators
         leaves = copied_leaves(self._leaves) if leaves is None else leaves
-        now, process_now = list(generators.states), self.process_streams
+        now = generators.states
         generators.keep(self.member, self._streams)
-        if not process_streams.unchanged(process_now):
-            process_now = process_streams.stream_states()
-            process_streams.set_stream_states(self.process_streams)
         try:
-            with generators.member(self.member):
+            with process_streams.began_at(self.process_streams), generators.member(self.member):
                 found, graph = self._computed(plain, leaves, differentiate)
             streams = generators.states[self.member]
         finally:
             generators.states = now
-            if not process_streams.unchanged(process_now):
-                process_streams.set_stream_states(process_now)
         return found | stream_outcome(streams), graph
 
     def _state_of(self, plain: nn.Module) -> MemberOutcome:

@@ -10,7 +10,8 @@ Open `arena.py` first, then `generators.py`.
 |---|---|
 | `arena` | parameters of all members in one tensor ``[M, P]``, each a view of some columns |
 | `generators` | a random stream for each member |
-| `process_streams` | random streams of Python and NumPy, which belong to the process |
+| `own_draws` | random numbers that a thread draws from a generator of its own |
+| `process_streams` | random streams of Python and NumPy, which belong to the process, and its other threads |
 | `tensor_slots` | where a module stores its tensors, so that they can be replaced |
 | `per_member`, `tree` | inputs marked as per member; nested tuples, lists and dicts of tensors |
 | `threads` | the CPU threads that steps run on |

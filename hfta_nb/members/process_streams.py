@@ -1,18 +1,26 @@
 """The random streams of Python and NumPy, which belong to the process: every member draws the same numbers from them.
 
-Each member's result therefore equals that of a separate process which begins with the same state of these streams.
+Each member's result therefore equals that of a separate process which begins with the same state of these streams. See
+`one_thread` for other threads, which draw from them as well.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import os
 import random
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
+
+from hfta_nb.members.own_draws import for_another_thread
 
 StreamStates = tuple[Any, Any]
 """The states of Python's and NumPy's streams."""
@@ -28,6 +36,32 @@ def stream_states() -> StreamStates:
 def set_stream_states(given: StreamStates) -> None:
     random.setstate(given[0])
     np.random.set_state(given[1])
+
+
+@contextmanager
+def began_at(start: StreamStates) -> Iterator[None]:
+    """Begin with these states in the context, and restore those of before at its end, each only where they differ."""
+    with one_thread():
+        outer = start
+        if not unchanged(start):
+            outer = stream_states()
+            set_stream_states(start)
+        try:
+            yield
+        finally:
+            if not unchanged(outer):
+                set_stream_states(outer)
+
+
+@contextmanager
+def streams_kept() -> Iterator[None]:
+    """Restore the streams at the end of the context, in which other threads don't disturb them; see `one_thread`."""
+    with one_thread():
+        outer = stream_states()
+        try:
+            yield
+        finally:
+            set_stream_states(outer)
 
 
 def unchanged(since: StreamStates) -> bool:
@@ -63,6 +97,7 @@ class ProcessStreams:
     def __init__(self) -> None:
         self.drawn = False
         self._began: StreamStates | None = None
+        self._alone = ExitStack()
         self._there = False  # nothing has run since the start of the call
 
     def begin(self, watching: bool) -> None:
@@ -77,6 +112,7 @@ class ProcessStreams:
     def start(self) -> StreamStates:
         """The state at the start of the call, which is now if nothing has run yet."""
         if self._began is None:
+            self._alone.enter_context(one_thread())
             self._began, self._there = stream_states(), True
         return self._began
 
@@ -88,6 +124,7 @@ class ProcessStreams:
     def end(self) -> None:
         """End the call."""
         self._began = None
+        self._alone.close()
 
     def here(self) -> StreamStates | None:
         """The current states, or None if this call does not save them."""
@@ -111,3 +148,160 @@ class ProcessStreams:
             yield
         finally:
             self.drawn = self.drawn or not unchanged(start)
+
+
+# Other threads.
+
+_LOOK_S, _WAIT_S, _AGAIN_S = 0.02, 0.002, 2.0
+"""How long to look for draws of other threads: where there are new ones, and otherwise; and how often, otherwise."""
+
+
+class _Process:
+    """What is known of the threads of the process.
+
+    Attributes:
+        lock: held by the thread that sets streams of the process.
+        depth: how many of its contexts are open.
+        owner: that thread, while functions of others are diverted; else None.
+        drawing: held while another thread draws, and while the streams change hands.
+        installed: whether the functions of `random` and `numpy.random` are ours.
+        calls: how often other threads have called them.
+        known: the threads that there were at the latest look at them.
+        looked: when that was.
+        began: the states at the beginning of the context, with which the streams of the others begin.
+        others: the streams that other threads draw from; None until one of them does.
+    """
+
+    lock = threading.RLock()
+    depth = 0
+    owner: int | None = None
+    drawing = threading.RLock()
+    installed = False
+    calls = 0
+    known: ClassVar[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
+    looked = 0.0
+    began: StreamStates = (None, None)
+    others: tuple[random.Random, np.random.RandomState] | None = None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The context in which this thread alone sees streams of the process, and may set them.
+
+    A second thread in such a context waits. Threads that know nothing of this go on with the numbers that they would
+    have drawn: once one has been seen to draw, the functions in the modules `random` and `numpy.random` are replaced by
+    some that draw, in those threads, from copies of the streams. If the streams are at the end as they were before,
+    they go on from where the copies have come. (What calls functions that it has taken from the modules before is not
+    seen.)
+    """
+    if for_another_thread():  # which holds the lock
+        yield
+        return
+    with _Process.lock:
+        _Process.depth += 1
+        try:
+            if _Process.depth == 1 and _others_draw():
+                with _Process.drawing:
+                    _Process.began, _Process.others = stream_states(), None
+                    _Process.owner = threading.get_ident()
+            yield
+        finally:
+            _Process.depth -= 1
+            if _Process.depth == 0 and _Process.owner is not None:
+                _hand_back()
+
+
+def _others_draw() -> bool:
+    """Whether other threads draw from the streams. Then the functions are replaced."""
+    if threading.active_count() == 1:
+        if _Process.installed:
+            _install(False)
+        return False
+    if _Process.installed:
+        return True
+    new, now = [t for t in threading.enumerate() if t not in _Process.known], time.monotonic()
+    if not new and now < _Process.looked + _AGAIN_S:
+        return False
+    _Process.known.update(new)
+    _Process.looked, _Process.calls = now, 0
+    _install(True)
+    time.sleep(_LOOK_S if new else _WAIT_S)  # they run meanwhile; calls of the true functions come to their ends
+    if not _Process.calls:
+        _install(False)
+    return _Process.installed
+
+
+def _install(own: bool) -> None:
+    """Replace the functions, or put the true ones back; not what someone else has put there."""
+    for module, name, true, wrapper in _FUNCTIONS:
+        if module.get(name) is (true if own else wrapper):
+            module[name] = wrapper if own else true
+    _Process.installed = own
+
+
+def _hand_back() -> None:
+    with _Process.drawing:
+        if _Process.others is not None:
+            python, numpy = _Process.others
+            now = stream_states()
+            if now[0] == _Process.began[0]:
+                random.setstate(python.getstate())
+            if _equal(now[1], _Process.began[1]):
+                np.random.set_state(numpy.get_state(legacy=False))
+        _Process.owner, _Process.others = None, None
+
+
+def _others() -> tuple[random.Random, np.random.RandomState]:
+    """The streams that other threads draw from while one has those of the process."""
+    if _Process.others is None:
+        python, numpy = _Process.began
+        kind = getattr(np.random, numpy["bit_generator"])
+        _Process.others = random.Random(), np.random.RandomState(kind())
+        _Process.others[0].setstate(python)
+        _Process.others[1].set_state(numpy)
+    return _Process.others
+
+
+def _wrapped(true: Callable[..., Any], place: int, name: str) -> Callable[..., Any]:
+    """A function in place of one that draws from a stream of the process, or sets it."""
+
+    @functools.wraps(true)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if _Process.owner == threading.get_ident():
+            return true(*args, **kwargs)
+        with _Process.drawing:
+            _Process.calls += 1
+            if _Process.owner is None:
+                return true(*args, **kwargs)
+            return getattr(_others()[place], name)(*args, **kwargs)
+
+    return function
+
+
+_ALIASES = {"seed": "seed", "ranf": "random_sample", "sample": "random_sample"}
+"""Functions of `numpy.random` that are no methods of its stream, and the methods that they call."""
+
+
+def _functions(module: Any, stream: Any, place: int, aliases: dict[str, str]) -> list[tuple[Any, ...]]:
+    """Per function that draws from a module's stream: the module's names, its own one, it, and one for its place."""
+    names = vars(module)
+    found = {name: value.__name__ for name, value in names.items() if getattr(value, "__self__", None) is stream}
+    found |= {name: method for name, method in aliases.items() if name in names}
+    return [(names, name, names[name], _wrapped(names[name], place, method)) for name, method in found.items()]
+
+
+_FUNCTIONS = [
+    *_functions(random, random._inst, 0, {}),
+    *_functions(np.random, np.random.mtrand._rand, 1, _ALIASES),
+]
+
+
+def _forget() -> None:
+    """A forked process has one thread, which may be in a context of its parent."""
+    _Process.lock, _Process.drawing = threading.RLock(), threading.RLock()
+    _Process.owner, _Process.others = None, None
+    _install(False)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -7,6 +7,7 @@ It costs one call per group, where a padding rule costs one call for all members
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,26 +30,27 @@ class Running(Protocol):
     context: Context
 
 
-_RUNNING: list[Running] = []
+_modes: ContextVar[tuple[Running, ...]] = ContextVar("_modes", default=())
+"""The modes that this thread runs in, the active one last."""
 
 
 def begin(mode: Running) -> None:
     """Make this mode the active one, until `end`."""
-    _RUNNING.append(mode)
+    _modes.set((*_modes.get(), mode))
 
 
 def end() -> None:
     """Reactivate the previous mode."""
-    _RUNNING.pop()
+    _modes.set(_modes.get()[:-1])
 
 
 def running() -> Running:
     """The active mode."""
-    if not _RUNNING:
+    if not _modes.get():
         raise FusionError(
             "a module that stands for members of different architecture was called by itself", where="fuse"
         )
-    return _RUNNING[-1]
+    return _modes.get()[-1]
 
 
 class PerMemberFunction:

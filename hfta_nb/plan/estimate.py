@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hfta_nb.array.access import call_module
+from hfta_nb.array.access import call_module, streams_apart
 from hfta_nb.data import AnyData, Samples, tree_map
 from hfta_nb.phases import Phase
 from hfta_nb.step import in_phase
@@ -43,7 +43,7 @@ def activation_bytes(module: nn.Module, data: AnyData, batch_size: int, phases: 
 
 def _activations(module: nn.Module, data: AnyData, batch_size: int, phase: Phase | None) -> int:
     """0 where the module can't be called: an estimate is not worth an error."""
-    with torch.random.fork_rng(devices=[]):
+    with streams_apart(torch.device("cpu")):
         if sum(p.numel() for p in module.parameters()) <= SMALL:
             with contextlib.suppress(Exception):
                 few, more = (_kept(_with_zeros(module), _sample(data, n, "cpu"), phase) for n in FEW)

@@ -25,6 +25,7 @@ from hfta_nb.kernels.strategy.streams import runner_of
 from hfta_nb.kernels.strategy.variants import PRODUCTS
 from hfta_nb.members.generators import MemberGenerators
 from hfta_nb.members.threads import run_parallel
+from hfta_nb.replay.draws import draws_unbound, with_stream
 from hfta_nb.replay.dynamic_call import DynamicCall, Fetch, dynamic
 from hfta_nb.replay.fuse_image_norms import chained
 from hfta_nb.replay.fuse_relu import ReluFusion
@@ -33,7 +34,7 @@ from hfta_nb.replay.liveness import constant, needed
 from hfta_nb.replay.memory_layout import MemoryLayout
 from hfta_nb.replay.native_calls import NativeCall, owned
 from hfta_nb.replay.out_variants import KERNELS, Kernel, bare, nothing
-from hfta_nb.replay.parallel_lanes import Drawing, ParallelLanes, count_of, deliver, lanes_of
+from hfta_nb.replay.parallel_lanes import ParallelLanes, count_of, deliver, drawn, lanes_of
 from hfta_nb.replay.program import Program
 from hfta_nb.replay.select_kernels import KernelSelector, indifferent
 from hfta_nb.replay.source import Source
@@ -84,6 +85,8 @@ class _Builder:
         before = {id(c) for c in trace.calls[: trace.cut]} if trace.cut is not None else set()
         self.recorded, half = self.calls, sum(id(c) in before for c in self.calls)
         lanes = lanes_of(trace, self.calls, self.fixed - set(trace.outside))
+        if trace.held and trace.held[0].device.type == "cpu" and any(map(draws_unbound, self.calls)):
+            lanes = None  # a thread of its own would wait for this one to end its context
         self.chains: Sequence[Choice] = []
         numbers: Sequence[int] = range(len(self.calls))
         if measured and trace.held:
@@ -116,9 +119,10 @@ class _Builder:
             return self._side_by_side(generators, self.lane_of, made, bound)
         steps: list[Callable[[], Any]] = []
         member: int | None = None
-        draws = any(call.member is not None for call in self.calls)
+        calls = [with_stream(call, generators) for call in self.calls]
+        draws = any(call.member is not None for call in calls)
         cut = 0
-        for i, call in enumerate(self.calls):
+        for i, call in enumerate(calls):
             if i == self.half:
                 steps += [] if member is None else [partial(generators.leave, member)]
                 steps += self.chooser.restore_setting()
@@ -145,20 +149,20 @@ class _Builder:
         by_lane: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
         free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one lane may be used in another
         makers: dict[int, int] = {}
-        draw = Drawing(generators)
-        for i, (call, lane) in enumerate(zip(self.calls, lane_of, strict=True)):
+        calls = [with_stream(call, generators) for call in self.calls]
+        for i, (call, lane) in enumerate(zip(calls, lane_of, strict=True)):
             self.layout.free = free[lane]
             self.chooser.on_lane(lane)
             makers.update(dict.fromkeys(call.makes, lane))
             step = self._step(i, call, made)
             if step is not None:
-                step = step if call.member is None else partial(draw, call.member, step)
+                step = step if call.member is None else partial(drawn, generators, call.member, step)
                 by_lane[lane] += [*self.chooser.steps_before(), step]
             self.layout.release(i)
         for place, room in self.gradients:
             if place not in bound:
                 by_lane[makers.get(place.storage, rest)].append(partial(deliver, room, self.layout.tensor(place), made))
-        draws = any(call.member is not None for call in self.calls)
+        draws = any(call.member is not None for call in calls)
         found = self._made(generators, by_lane.pop(), [], made, draws, 0)
         # Lanes are streams on a GPU, and threads on a CPU.
         runner = run_parallel if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
@@ -181,7 +185,8 @@ class _Builder:
         setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
         there = {s: self.trace.held[s] for s in self.fixed}
         source = Source(self.recorded, there, self.outputs, self.gradients, generators)
-        return Program(steps, results, rest, made, drawing, self.layout.slots, left, setting, choices, cut, source)
+        made_of = steps, results, rest, made, drawing, self.layout.slots, left, setting, choices, cut, source
+        return Program(*made_of, draws=any(call.member is not None for call in self.calls))
 
     def _results(self) -> list[Tensor | Fetch]:
         """The results; those that a run allocates, and that nothing else uses, need no copy."""

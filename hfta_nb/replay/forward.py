@@ -81,7 +81,7 @@ class CapturedForwards:
         if entry is None or entry.made is None or self.outstanding():
             return None
         made = entry.made
-        changes = made.program.generators is not None or changing(self.state)
+        changes = made.program.draws or changing(self.state)
         start = Before(self.state) if changes else None
 
         def run_forward() -> list[Tensor]:

@@ -74,7 +74,7 @@ class CompiledForward:
 
     def parts(self) -> Sequence[tuple[Part, bool]]:
         """See `Graphed`. The backward draws no numbers."""
-        return (self._run_forward, self.program.generators is not None), (self._run_backward, False)
+        return (self._run_forward, self.program.draws), (self._run_backward, False)
 
     def _run_forward(self) -> list[Tensor]:
         with thread_scope(self.threads):

@@ -7,7 +7,6 @@ member's rows of the buffers). The calls after the last block join the results, 
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.members.own_draws import drawing_from
 from hfta_nb.members.threads import Job, run_parallel
 from hfta_nb.replay.liveness import WRITES_UNSAID
 from hfta_nb.replay.trace import BufferView, Instruction, Trace, places
@@ -125,23 +125,14 @@ def _lane(steps: Sequence[Callable[[], Any]]) -> None:
             step()
 
 
-class Drawing:
-    """Runs calls that draw random numbers, one at a time, as they use the process's generators.
-
-    Args:
-        generators: of the members.
-    """
-
-    def __init__(self, generators: MemberGenerators) -> None:
-        self._generators, self._lock = generators, threading.Lock()
-
-    def __call__(self, member: int, step: Callable[[], Any]) -> None:
-        with self._lock:
-            self._generators.enter(member)
-            try:
-                step()
-            finally:
-                self._generators.leave(member)
+def drawn(generators: MemberGenerators, member: int, step: Callable[[], Any]) -> None:
+    """Run a call that draws random numbers of a member."""
+    with drawing_from(None):  # the lane may have a thread of its own
+        generators.enter(member)
+        try:
+            step()
+        finally:
+            generators.leave(member)
 
 
 def deliver(room: Tensor, found: Any, made: list[Any]) -> None:

@@ -27,7 +27,7 @@ class Program:
         results: tensors, or functions that return them; in the order of `outputs`.
         gradients: source and destination of each gradient that is not written to its destination directly.
         made: by storage, tensors created in the run.
-        generators: of the members; None if nothing is drawn.
+        generators: of the members; None if no step enters them.
         setting: of oneDNN's products, to be restored after a run that changes it; None if none does.
         choices: of kernels with several variants.
         cut: how many of the steps belong to the first of two halves.
@@ -35,6 +35,7 @@ class Program:
         decision: whether it is compiled.
         lanes: run before `steps`, on several threads; may be None.
         graphs: runs instead of the steps, if it is not empty.
+        draws: whether it draws random numbers of the members.
     """
 
     steps: list[Callable[[], Any]]
@@ -51,6 +52,7 @@ class Program:
     decision: Decision = field(default_factory=Decision)
     lanes: ParallelLanes | None = None
     graphs: Sequence[PartGraph] = ()
+    draws: bool = False
 
     def run(self) -> list[Tensor]:
         """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
@@ -60,7 +62,7 @@ class Program:
 
     def parts(self) -> Sequence[tuple[Part, bool]]:
         """See `Graphed`."""
-        return ((self._kernel_by_kernel, self.generators is not None),)
+        return ((self._kernel_by_kernel, self.draws),)
 
     def _kernel_by_kernel(self) -> list[Tensor]:
         results = self.execute(self.steps, self.results, self.gradients, self.generators, self.lanes)
@@ -77,6 +79,19 @@ class Program:
         lanes: ParallelLanes | None = None,
     ) -> list[Tensor]:
         """Run some of the steps, below autograd and autocast; returns `results` in memory of their own."""
+        if self.setting is None:
+            return self._executed(steps, results, gradients, generators, lanes)
+        with precision.switching():
+            return self._executed(steps, results, gradients, generators, lanes)
+
+    def _executed(
+        self,
+        steps: Sequence[Callable[[], Any]],
+        results: Sequence[Tensor | Fetch],
+        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
+        generators: MemberGenerators | None,
+        lanes: ParallelLanes | None,
+    ) -> list[Tensor]:
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels read this; all kernels run below autograd here
         try:

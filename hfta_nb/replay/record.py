@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hfta_nb.members.generators import State, current_state
+from hfta_nb.members.own_draws import given_generator, own_generator, same, takes_generator, without_generator
 from hfta_nb.replay.out_variants import SHAPE_ONLY
 from hfta_nb.replay.storage_refs import Addresses
 from hfta_nb.replay.trace import LEAVES, BufferView, Instruction, NotRecordableError, Trace, address, places
@@ -54,7 +55,7 @@ def _looked_up(func: Any) -> _Facts:
     return _Facts(
         schema.name,
         any(tag in tags for tag in _READS_VALUES),
-        torch.Tag.nondeterministic_seeded in tags,
+        torch.Tag.nondeterministic_seeded in tags or takes_generator(func),
         tuple((i, name) for i, name in written if name),
         func in SHAPE_ONLY,
     )
@@ -102,6 +103,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if draws and self._state is not None and not _equal(before, self._state):
             self.trace.reason = self.trace.reason or "the model sets the state of the random generator"
         self._state = after if draws else self._state
+        own, given = own_generator(), given_generator(args, kwargs)
+        if own is not None and given is not None and same(given, own):
+            func, args, kwargs = without_generator(func, args, kwargs)  # the instruction has the member instead
+            facts = _facts(func)
         self._seen(func, facts, args, kwargs, out, draws)
         return out
 

@@ -239,7 +239,7 @@ class ArrayStep:
 
         after = None if keep is None else FollowUp(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
         marks = self._marks(due, x, y)
-        draws = any(isinstance(mark, Program) and mark.generators is not None for mark in marks or ())
+        draws = any(isinstance(mark, Program) and mark.draws for mark in marks or ())
         scores = graph.run(kind, inputs.leaves, marks, action, rewind, after, draws)
         notes = graph.notes()
         if notes != self.array.step_notes:

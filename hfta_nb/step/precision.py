@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray
+from hfta_nb.array.access import streams_apart
 from hfta_nb.errors import DeviceError, StudyError
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -122,7 +123,7 @@ def _lacking(name: str, device: torch.device) -> str:
 def has_lstm(half: torch.dtype) -> bool:
     """Whether this CPU has an LSTM under autocast to a dtype: a plain module is tried, once."""
     try:
-        with torch.autocast("cpu", half), torch.random.fork_rng(devices=[]):
+        with torch.autocast("cpu", half), streams_apart(torch.device("cpu")):
             nn.LSTM(8, 8)(torch.zeros(2, 1, 8))
     except RuntimeError:
         return False

@@ -25,6 +25,7 @@ from hfta_nb.history import History
 from hfta_nb.losses import Loss
 from hfta_nb.model_zoo import check_data
 from hfta_nb.recipes import Family
+from hfta_nb.recipes.undisturbed import neutral
 from hfta_nb.search import PBT, Halving, Mirror, Searcher
 from hfta_nb.store import Store
 from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
@@ -41,6 +42,7 @@ class Definition:
     grid: Grid
     searcher: Searcher | None
 
+    @neutral()
     def __init__(
         self,
         family: str | Family | Callable[..., nn.Module],

@@ -7,10 +7,8 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from hfta_nb import events as ev
-from hfta_nb.array.access import FunctionStates, call_module, of_member
+from hfta_nb.array.access import FunctionStates, call_module, of_member, seeded_state, streams_apart
 from hfta_nb.augment import Augmenting
 from hfta_nb.errors import HftaError, out_of_memory
 from hfta_nb.events import Control
@@ -59,10 +57,8 @@ def tried(settings: Settings, groups: Sequence[Group]) -> Iterator[ev.ForwardTri
 def _try(trainer: Trainer, group: Group, place: int) -> Exception | None:
     """What one member raises; lack of memory is no fault of its code."""
     s, device = trainer.settings, trainer.settings.device
-    forked = [device] if device.type == "cuda" else []
     try:
-        with undisturbed(), torch.random.fork_rng(devices=forked):
-            torch.default_generator.manual_seed(group.variants[place].seed)
+        with undisturbed(), streams_apart(device, seeded_state(group.variants[place].seed, device)):
             module = trainer._module(group, group.arguments[place]).train()
             x, y = _batch(trainer, group.rows[place])
             with s.precision.products(), s.precision.autocast():

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
@@ -319,9 +318,9 @@ class Schedule:
         """The step of a group, each member initialised and seeded as it would be alone."""
         s = self.settings
         modules, states = [], []
-        with undisturbed():
+        with undisturbed() as drawn:
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
-                torch.default_generator.manual_seed(variant.seed)
+                drawn.manual_seed(variant.seed)
                 try:
                     modules.append(self._module(group, arguments))
                 except Exception as error:
@@ -329,7 +328,7 @@ class Schedule:
                         raise
                     raise _unbuilt(variant, len(modules), error) from error
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
-                states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})
+                states.append(seeded_state(variant.seed, s.device) | {"cpu": drawn.get_state()})
         s.precision.check_modules(modules)
         generators = MemberGenerators(states, s.device)
         objective, metrics = s.family.objective_for(s.data), s.family.metrics_for(s.data)

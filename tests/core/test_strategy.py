@@ -338,7 +338,7 @@ def test_the_setting_is_put_back_after_an_error() -> None:
     before = precision.get()
 
     def fails() -> None:
-        assert precision.get() == precision.ONEDNN
+        assert torch.backends.mkldnn.matmul.fp32_precision == precision.ONEDNN
         raise RuntimeError("no more")
 
     seen.program.setting = before

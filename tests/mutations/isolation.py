@@ -32,15 +32,15 @@ FAULTS = (
     Fault(
         "selected-streams",
         "hfta_nb/members/generators.py",
-        "return MemberGenerators([self.states[i] for i in indices], self.device)",
-        "return MemberGenerators([self.states[i] for i in range(len(indices))], self.device)",
+        "return MemberGenerators([states[i] for i in indices], self.device)",
+        "return MemberGenerators([states[i] for i in range(len(indices))], self.device)",
         "members taken out of an array draw the dropout of others",
         ("tests/contract/test_surgery.py", "tests/contract/test_streams.py"),
     ),
     Fault(
         "stream-after-building",
         "hfta_nb/train/schedule.py",
-        'states.append(seeded_state(variant.seed, s.device) | {"cpu": torch.random.get_rng_state()})',
+        'states.append(seeded_state(variant.seed, s.device) | {"cpu": drawn.get_state()})',
         "states.append(seeded_state(variant.seed, s.device))",
         "a member's dropout begins with the numbers that its weights were drawn from",
         ("tests/core/test_study.py",),

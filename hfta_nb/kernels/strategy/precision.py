@@ -10,11 +10,15 @@ and only after the results were verified to have float32 precision (`measuring`)
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+
+from hfta_nb.members.own_draws import alone
 
 ONEDNN = "bf16"
 """The setting that makes products use oneDNN."""
@@ -23,9 +27,30 @@ ONEDNN = "bf16"
 _getter: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 
+class _Process:
+    """The setting belongs to the process.
+
+    Attributes:
+        resting: the setting between programs; None while no program has changed it.
+    """
+
+    resting: str | None = None
+
+
+class _Here(threading.local):
+    left = False
+    """Whether this thread leaves the setting as it is."""
+
+
+_here = _Here()
+
+
 def get() -> str:
-    """The current setting; empty for a torch without it."""
-    return "" if _getter is None else _getter("mkldnn", "matmul")
+    """The setting, which programs of other threads may have changed for a moment; empty for a torch without it."""
+    if _getter is None:
+        return ""
+    resting = _Process.resting
+    return _getter("mkldnn", "matmul") if resting is None else resting
 
 
 _ON_GPU = ("matmul", "conv", "rnn")
@@ -49,8 +74,30 @@ def rounding(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def switch(setting: str) -> partial[Any]:
-    """A context that sets the precision."""
-    return partial(torch._C._set_fp32_precision_setter, "mkldnn", "matmul", setting)
+    """A function that sets the precision."""
+    return partial(_set, setting)
+
+
+def _set(setting: str) -> None:
+    if _here.left:
+        return
+    if _Process.resting is None:
+        _Process.resting = get()
+    torch._C._set_fp32_precision_setter("mkldnn", "matmul", setting)
+    if setting == _Process.resting:
+        _Process.resting = None
+
+
+@contextmanager
+def switching() -> Iterator[None]:
+    """The context of a run that switches: products of other threads must not change, so it does so only if there are
+    none of ours, and meanwhile none begins."""
+    with alone() as here:
+        outer, _here.left = _here.left, not here
+        try:
+            yield
+        finally:
+            _here.left = outer
 
 
 def can_switch() -> bool:

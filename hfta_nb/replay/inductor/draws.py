@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.members.generators import MemberGenerators
+from hfta_nb.replay.draws import with_stream
 from hfta_nb.replay.dynamic_call import DynamicCall, Fetch
 from hfta_nb.replay.out_variants import SHAPE_ONLY
 from hfta_nb.replay.trace import BufferView, Instruction, NotRecordableError
@@ -94,12 +95,13 @@ class Draws:
         self._there, self._bases = there, bases
         self._steps: list[Callable[[], Any]] = []
         now: int | None = None
-        for member, call in draws:
-            if member != now:
+        for member, recorded in draws:
+            call = with_stream(recorded, generators)
+            if call.member is not None and member != now:
                 self._steps += [] if now is None else [partial(generators.leave, now)]
                 self._steps.append(partial(generators.enter, member))
                 now = member
-            shape_only = call.function in _BY_SHAPE
+            shape_only = recorded.function in _BY_SHAPE
             args, kwargs = self._resolved(call.args, shape_only), self._resolved(call.kwargs, shape_only)
             keep = [(i, r.storage) for i, r in enumerate(call.results) if r is not None and r.storage in call.makes]
             self._steps.append(DynamicCall(call.function, args, kwargs, made, keep))
