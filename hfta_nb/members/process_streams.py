@@ -11,12 +11,13 @@ import functools
 import os
 import random
 import struct
+import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, ClassVar
+from types import FrameType
+from typing import Any
 
 import numpy as np
 
@@ -152,8 +153,8 @@ class ProcessStreams:
 
 # Other threads.
 
-_LOOK_S, _WAIT_S, _AGAIN_S = 0.02, 0.002, 2.0
-"""How long to look for draws of other threads: where there are new ones, and otherwise; and how often, otherwise."""
+_WAIT_S, _LAST_S = 5.0, 0.001
+"""How long another thread waits with its first draw, in seconds; how long calls of true functions last."""
 
 
 class _Process:
@@ -162,13 +163,12 @@ class _Process:
     Attributes:
         lock: held by the thread that sets streams of the process.
         depth: how many of its contexts are open.
-        owner: that thread, while functions of others are diverted; else None.
+        owner: that thread; None outside of contexts, and where there is no other thread.
         drawing: held while another thread draws, and while the streams change hands.
         installed: whether the functions of `random` and `numpy.random` are ours.
-        calls: how often other threads have called them.
-        known: the threads that there were at the latest look at them.
-        looked: when that was.
-        began: the states at the beginning of the context, with which the streams of the others begin.
+        calls: how often other threads have called the functions of `random` and `numpy.random`.
+        began: the states at the beginning of the context, with which the streams of the others begin; None if no other
+            thread has drawn before.
         others: the streams that other threads draw from; None until one of them does.
     """
 
@@ -178,9 +178,7 @@ class _Process:
     drawing = threading.RLock()
     installed = False
     calls = 0
-    known: ClassVar[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
-    looked = 0.0
-    began: StreamStates = (None, None)
+    began: StreamStates | None = None
     others: tuple[random.Random, np.random.RandomState] | None = None
 
 
@@ -189,8 +187,9 @@ def one_thread() -> Iterator[None]:
     """The context in which this thread alone sees streams of the process, and may set them.
 
     A second thread in such a context waits. Threads that know nothing of this go on with the numbers that they would
-    have drawn: once one has been seen to draw, the functions in the modules `random` and `numpy.random` are replaced by
-    some that draw, in those threads, from copies of the streams. If the streams are at the end as they were before,
+    have drawn: the functions in the modules `random` and `numpy.random` are replaced by some that draw, in those
+    threads, from copies of the streams; until the end of the context, or of the other threads once one of them has
+    drawn. The first draw of all waits for the end of the context. If the streams are at the end as they were before,
     they go on from where the copies have come. (What calls functions that it has taken from the modules before is not
     seen.)
     """
@@ -200,10 +199,8 @@ def one_thread() -> Iterator[None]:
     with _Process.lock:
         _Process.depth += 1
         try:
-            if _Process.depth == 1 and _others_draw():
-                with _Process.drawing:
-                    _Process.began, _Process.others = stream_states(), None
-                    _Process.owner = threading.get_ident()
+            if _Process.depth == 1:
+                _take()
             yield
         finally:
             _Process.depth -= 1
@@ -211,37 +208,49 @@ def one_thread() -> Iterator[None]:
                 _hand_back()
 
 
-def _others_draw() -> bool:
-    """Whether other threads draw from the streams. Then the functions are replaced."""
+def _take() -> None:
+    """Take the streams from the other threads, if there are any."""
     if threading.active_count() == 1:
         if _Process.installed:
+            _Process.calls = 0
             _install(False)
-        return False
-    if _Process.installed:
-        return True
-    new, now = [t for t in threading.enumerate() if t not in _Process.known], time.monotonic()
-    if not new and now < _Process.looked + _AGAIN_S:
-        return False
-    _Process.known.update(new)
-    _Process.looked, _Process.calls = now, 0
-    _install(True)
-    time.sleep(_LOOK_S if new else _WAIT_S)  # they run meanwhile; calls of the true functions come to their ends
-    if not _Process.calls:
-        _install(False)
-    return _Process.installed
+        return
+    if not _Process.installed:
+        _install(True)
+        _wait_for_others()
+    with _Process.drawing:
+        _Process.began = stream_states() if _Process.calls else None
+        _Process.owner, _Process.others = threading.get_ident(), None
+
+
+def _wait_for_others() -> None:
+    """Wait until calls of the true functions in other threads have ended."""
+    until = time.monotonic() + _WAIT_S
+    time.sleep(_LAST_S)  # NumPy's
+    while time.monotonic() < until and any(map(_draws, sys._current_frames().values())):
+        time.sleep(_LAST_S)
+
+
+def _draws(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != random.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _install(own: bool) -> None:
     """Replace the functions, or put the true ones back; not what someone else has put there."""
-    for module, name, true, wrapper in _FUNCTIONS:
-        if module.get(name) is (true if own else wrapper):
-            module[name] = wrapper if own else true
+    for names, true, wrappers in _FUNCTIONS:
+        now, then = (true, wrappers) if own else (wrappers, true)
+        if now.items() <= names.items():
+            names.update(then)
+        else:
+            names.update({name: then[name] for name, value in now.items() if names.get(name) is value})
     _Process.installed = own
 
 
 def _hand_back() -> None:
     with _Process.drawing:
-        if _Process.others is not None:
+        if _Process.others is not None and _Process.began is not None:
             python, numpy = _Process.others
             now = stream_states()
             if now[0] == _Process.began[0]:
@@ -249,16 +258,19 @@ def _hand_back() -> None:
             if _equal(now[1], _Process.began[1]):
                 np.random.set_state(numpy.get_state(legacy=False))
         _Process.owner, _Process.others = None, None
+    if not _Process.calls:
+        _install(False)
 
 
 def _others() -> tuple[random.Random, np.random.RandomState]:
     """The streams that other threads draw from while one has those of the process."""
     if _Process.others is None:
-        python, numpy = _Process.began
+        python, numpy = _Process.began or (None, {"bit_generator": "MT19937"})
         kind = getattr(np.random, numpy["bit_generator"])
         _Process.others = random.Random(), np.random.RandomState(kind())
-        _Process.others[0].setstate(python)
-        _Process.others[1].set_state(numpy)
+        if python is not None:
+            _Process.others[0].setstate(python)
+            _Process.others[1].set_state(numpy)
     return _Process.others
 
 
@@ -267,10 +279,16 @@ def _wrapped(true: Callable[..., Any], place: int, name: str) -> Callable[..., A
 
     @functools.wraps(true)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if _Process.owner == threading.get_ident():
+        owner = _Process.owner
+        if owner == threading.get_ident():
             return true(*args, **kwargs)
+        _Process.calls += 1
+        if owner is not None and _Process.began is None and _Process.lock.acquire(timeout=_WAIT_S):
+            try:
+                return true(*args, **kwargs)
+            finally:
+                _Process.lock.release()
         with _Process.drawing:
-            _Process.calls += 1
             if _Process.owner is None:
                 return true(*args, **kwargs)
             return getattr(_others()[place], name)(*args, **kwargs)
@@ -282,23 +300,26 @@ _ALIASES = {"seed": "seed", "ranf": "random_sample", "sample": "random_sample"}
 """Functions of `numpy.random` that are no methods of its stream, and the methods that they call."""
 
 
-def _functions(module: Any, stream: Any, place: int, aliases: dict[str, str]) -> list[tuple[Any, ...]]:
-    """Per function that draws from a module's stream: the module's names, its own one, it, and one for its place."""
+def _functions(module: Any, stream: Any, place: int, aliases: dict[str, str]) -> tuple[dict[str, Any], ...]:
+    """The module's names, and by name its functions that draw from its stream, and what takes their place."""
     names = vars(module)
     found = {name: value.__name__ for name, value in names.items() if getattr(value, "__self__", None) is stream}
     found |= {name: method for name, method in aliases.items() if name in names}
-    return [(names, name, names[name], _wrapped(names[name], place, method)) for name, method in found.items()]
+    true = {name: names[name] for name in found}
+    return names, true, {name: _wrapped(true[name], place, method) for name, method in found.items()}
 
 
-_FUNCTIONS = [
-    *_functions(random, random._inst, 0, {}),
-    *_functions(np.random, np.random.mtrand._rand, 1, _ALIASES),
-]
+_FUNCTIONS = (
+    _functions(random, random._inst, 0, {}),
+    _functions(np.random, np.random.mtrand._rand, 1, _ALIASES),
+)
 
 
 def _forget() -> None:
     """A forked process has one thread, which may be in a context of its parent."""
     _Process.lock, _Process.drawing = threading.RLock(), threading.RLock()
+    if _Process.owner not in (None, threading.get_ident()):
+        _Process.depth = 0
     _Process.owner, _Process.others = None, None
     _install(False)
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.kernels.strategy import precision
+from hfta_nb.members import process_streams
 from hfta_nb.members.own_draws import drawing_from
 from hfta_nb.members.process_streams import ProcessStreams, one_thread, set_stream_states, stream_states
 from hfta_nb.recipes.undisturbed import apart, neutral, undisturbed
@@ -125,19 +126,58 @@ def test_functions_are_the_true_ones_where_no_other_thread_draws() -> None:
 
     with one_thread():  # without the threads of the tests before this one
         before = functions()
-    with busy(lambda: torch.rand(3)), one_thread():
+    with busy(lambda: torch.rand(3)):
+        with one_thread():
+            assert functions() != before
         assert functions() == before
-    seen = False
     with busy(lambda: random.random()):
-        for _ in range(100):  # on a busy machine the other thread may not have run while it was looked for
-            with one_thread():
-                seen = seen or functions() != before
-            if seen:
-                break
+        with one_thread():
             time.sleep(0.1)
-    assert seen
+        assert functions() != before
     with one_thread():
         assert functions() == before
+
+
+def test_a_thread_that_draws_seldom_changes_nothing() -> None:
+    with one_thread():  # without the threads of the tests before this one
+        _seed()
+    alone, other = random.random(), list[float]()
+    expected = [random.random(), np.random.rand()]
+    inside, over = threading.Event(), threading.Event()
+
+    def once() -> None:
+        inside.wait()
+        other.extend([random.random(), np.random.rand()])
+        over.set()
+
+    _seed()
+    assert random.random() == alone
+    thread = threading.Thread(target=once)
+    thread.start()
+    with one_thread():
+        outer = stream_states()
+        _seed()
+        inside.set()
+        assert not over.wait(0.2)
+        assert random.random() == alone
+        set_stream_states(outer)
+    thread.join()
+    assert other == expected
+
+
+def test_what_the_context_waits_for_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_streams, "_WAIT_S", 0.05)
+    with one_thread():
+        pass
+    ready = threading.Event()
+    thread = threading.Thread(target=lambda: (ready.wait(), random.random()))
+    thread.start()
+    with one_thread():
+        before = stream_states()
+        ready.set()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert process_streams.unchanged(before)
 
 
 def test_a_model_does_not_draw_because_another_thread_does() -> None:
