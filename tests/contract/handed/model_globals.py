@@ -1,4 +1,4 @@
-"""Kinds 3 and 5: models whose code writes class attributes and global variables."""
+"""Kinds 3 and 5: models whose code writes class attributes and global variables, or one value under two names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hfta_nb.errors import FusionError
 from tests.contract.handed_over import Situation, numbers
 
 X, Y = (numbers(12, n, seed=n).float().double() for n in (4, 1))  # a study keeps data in float32
@@ -61,6 +62,47 @@ class Noting(nn.Module):
         return found
 
 
+class Aliased(nn.Module):
+    """A list, a tensor and a random stream under two names each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+        self.calls: list[int] = [0]
+        self.mean, self.stream = torch.zeros(1, dtype=torch.float64), torch.Generator().manual_seed(0)
+        self.head.calls, self.same, self.again = self.calls, self.mean, self.stream  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls[0] += 1
+        self.mean += 0.1
+        noise = [torch.rand((), generator=g, dtype=torch.float64) for g in (self.stream, self.again)]
+        found: Tensor = self.head(x)
+        return found * (1 + 0.1 * self.head.calls[0] + self.same) + noise[0] - noise[1]  # type: ignore[index]
+
+
+class Viewed(Aliased):
+    """With a view of its tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = self.mean[:]
+
+
+class ViewingLoss:
+    """With a view of what it keeps."""
+
+    def __init__(self) -> None:
+        self.mean = torch.zeros(3, dtype=torch.float64)
+        self.first = self.mean[:1]
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        self.mean.add_(0.1)
+        return F.mse_loss(output, y) * (1 + self.first[0])
+
+
+_VIEW = dict.fromkeys(("backward", "forward", "losses"), (FusionError, "mean.*shares memory"))
+
+
 def _reads(model: Any, output: Tensor, y: Tensor) -> Tensor:
     return F.mse_loss(output, y) + (SEEN["hidden"] ** 2).mean() + model.energy
 
@@ -73,4 +115,7 @@ SITUATIONS = [
     Situation(3, "model-counts-in-its-class", build=Counting, x=X, y=Y, forms=("backward", "forward", "study")),
     Situation(5, "model-keeps-in-globals", build=Noting, reads=_reads, outside=_outside, x=X, y=Y,
               forms=("backward", "forward", "study")),
+    Situation(3, "model-one-value-twice", build=Aliased, x=X, y=Y, forms=("backward", "forward", "study")),
+    Situation(3, "model-view", build=Viewed, x=X, y=Y, forms=("backward", "forward"), refused=_VIEW),
+    Situation(3, "loss-view", ViewingLoss, x=X, y=Y, forms=("backward", "losses"), refused=_VIEW),
 ]  # fmt: skip
