@@ -22,6 +22,7 @@ from hfta_nb.eager.foreign_leaves import check_leaves
 from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.model_hooks import writing_classes
 from hfta_nb.eager.numbers import is_number
 from hfta_nb.eager.ownership import owner_of
 from hfta_nb.errors import FusionError
@@ -57,6 +58,7 @@ __all__ = [
     "held",
     "is_number",
     "keep_bits",
+    "kept_by",
     "know_calls",
     "of_member",
     "own_names",
@@ -93,6 +95,11 @@ def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
 def functions_of(array: FusedArray) -> FunctionStates:
     """What losses and metrics keep for each member."""
     return array._state.functions
+
+
+def kept_by(model: nn.Module) -> tuple[type, ...]:
+    """The classes of an array's or a plain module's modules whose code may keep something beside the modules."""
+    return writing_classes(model._state.models if isinstance(model, FusedArray) else [model])
 
 
 def plain_copy(module: nn.Module) -> nn.Module:

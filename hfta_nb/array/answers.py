@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from hfta_nb.array import initialising, surgery
 from hfta_nb.array.foreign_optimizers import cure
 from hfta_nb.eager.current_member import refuse_all, shown_attribute
+from hfta_nb.eager.holders import is_code
 from hfta_nb.eager.ownership import is_of_array, owner_of
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import ArrayWarning, FusionError, OptimError
@@ -43,10 +44,13 @@ class Answering:
         self._state.told = told
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute that the model keeps on itself (`array.hidden`); the first member's, if members have set it."""
+        """An attribute that the model or its class has (`array.hidden`); with a member axis, if members have set it."""
         held = _attributes(self)
         if name in held:
             return shown_attribute(self, held[name])  # type: ignore[arg-type]
+        for kind in type(self.__dict__["_model"]).__mro__ if held else ():
+            if name in vars(kind) and not is_code(vars(kind)[name]):
+                return shown_attribute(self, vars(kind)[name])  # type: ignore[arg-type]
         own = self.__dict__.get("forward")  # within a loss, the member's module; its methods and properties, too
         return getattr(own, name) if isinstance(own, nn.Module) else super().__getattr__(name)  # type: ignore[misc]
 

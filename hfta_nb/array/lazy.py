@@ -13,7 +13,9 @@ from torch.nn.parameter import UninitializedBuffer, is_lazy
 from hfta_nb.array.stack import check_members, stack_members
 from hfta_nb.array.storage import take
 from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.gradients import call_module
+from hfta_nb.eager.model_hooks import writing_classes
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.copying import copied_module
@@ -80,7 +82,8 @@ def take_shapes(module: nn.Module, call: Callable[[nn.Module], Any]) -> None:
 
     hooks = [m.register_forward_pre_hook(took_shape) for m in module.modules() if isinstance(m, LazyModuleMixin)]
     try:
-        call(module)
+        with FunctionStates(1, shows=False).of_one(writing_classes([module])):
+            call(module)
     finally:
         for hook in hooks:
             hook.remove()

@@ -8,15 +8,16 @@ see `mutable_values`). Later calls track the content of attributes that have cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 
+from hfta_nb.eager.joined_values import copies_of, copy_of, joined
 from hfta_nb.eager.module_references import note_references, rebound
-from hfta_nb.eager.mutable_values import Memo, agree, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.eager.overlaps import overlapped
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
@@ -50,21 +51,26 @@ class Attributes:
 
     def copied(self, value: Any) -> Any:
         """A copy of a member's value; the value itself where it can't be copied."""
-        return _copy_of(value)
+        return self.copies({"": value})[""]
 
-    def copy(self) -> Attributes:
+    def copies(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Copies of the values of one member; what two places share, as a random stream, their copies share."""
+        return copies_of(values, {})
+
+    def copy(self) -> Self:
         return self.select(range(self.members))
 
-    def select(self, indices: Sequence[int]) -> Attributes:
+    def select(self, indices: Sequence[int]) -> Self:
         """Copies of the attributes of these members."""
-        other = Attributes(len(indices))
-        other.values = {place: [self.copied(v[i]) for i in indices] for place, v in self.values.items()}
+        other = type(self)(len(indices))
+        rows = [self.copies({place: v[i] for place, v in self.values.items()}) for i in indices]
+        other.values = {place: [row[place] for row in rows] for place in self.values}
         return other
 
     def copy_member(self, src: int, dst: int) -> None:
         """Copy the attributes of member `src` to member `dst`."""
-        for values in self.values.values():
-            values[dst] = self.copied(values[src])
+        for place, value in self.copies({place: v[src] for place, v in self.values.items()}).items():
+            self.values[place][dst] = value
 
     def keep(self, index: int, changes: Mapping[Any, Any]) -> None:
         """Store what one member has set."""
@@ -100,20 +106,29 @@ class Attributes:
         rows = [{place: v for place, v in self.of(i).items() if not is_below(place[0], one_by_one)} for i in indices]
         if any(row.keys() != rows[0].keys() for row in rows):
             raise Disagreement("members differ in which attributes they have set")
+        known = dict[Any, Any]()  # what has been joined for other places
         return {
             # Hooks that were installed for each member are different functions that do the same.
-            place: rows[0][place] if place[1] in _HOOKS else joined([row[place] for row in rows], context, place)
+            place: rows[0][place]
+            if place[1] in _HOOKS
+            else joined([row[place] for row in rows], context, place, known=known)
             for place in rows[0]
         }
 
     def keep_block(self, indices: Sequence[int], changes: Mapping[Any, Any], context: Context) -> None:
         """Store what several members that ran at once have set."""
         known = dict[int, tuple[Any, Sequence[Any]]]()  # what two places share, they share for each member
+        places = dict[int, Any]()
         for place, value in changes.items():
             if place[1] in _HOOKS:
                 for index in indices:
                     self.keep(index, {place: value})
                 continue
+            if id(value) in places:  # the same list or dict
+                for index in indices:
+                    self.keep(index, {place: self.values[places[id(value)]][index]})
+                continue
+            places[id(value)] = place
             leaves, rebuild = flatten(value)
             for v in leaves:
                 if id(v) not in known:
@@ -222,24 +237,35 @@ def tracked_attributes(
                     changes[path, name] = value
             if not keep:
                 _restore(module, now[path], before[path])
-        for (path, name), content in contents.items():
-            old = start[path].get(name, MISSING)
-            if _unchanged(old, content):
-                continue
-            with suppress(Exception):  # an error here only occurs in a call that is repeated
-                if now[path].get(name, MISSING) is old:
-                    changes[path, name] = _copy_of(old)
-            if not keep:  # an object that the module has replaced, too
-                with suppress(Exception):
-                    _set(modules[path], name, _back(before[path].get(name, MISSING), old, content))
+        values = {(path, name): start[path].get(name, MISSING) for path, name in contents}
+        altered = {place: value for place, value in values.items() if not _unchanged(value, contents[place])}
+        written = {place: value for place, value in altered.items() if now[place[0]].get(place[1], MISSING) is value}
+        view = overlapped(written, {(path, name): now[path].get(name) for path, name in contents}) if written else None
+        with suppress(Exception):  # an error here only occurs in a call that is repeated
+            changes.update(copies_of(written, {}))
+        for place, value in altered.items() if not keep else ():  # also of an object that the module has replaced
+            with suppress(Exception):
+                own = before[place[0]].get(place[1], MISSING)
+                _set(modules[place[0]], place[1], _back(own, value, contents[place]))
         note_references(changes.values(), modules, prefix)
+    if view is not None:
+        raise _view(view)
+
+
+def _view(place: AttributeKey) -> FusionError:
+    return FusionError(
+        "an attribute that forward writes in place shares memory with another one",
+        where=".".join(filter(None, place)),
+        accepted="attributes with memory of their own, or the same tensor or array under several names",
+        remedy="take the part of it where forward needs it: self.memory[:1]",
+    )
 
 
 def values_of(root: nn.Module, slots: TensorSlots, places: Collection[AttributeKey]) -> dict[AttributeKey, Any]:
     """Copies of the values that a module has of some attributes; None where it has none."""
     modules, known = dict(root.named_modules()), set(slots.buffers)
     held = {path: _state(modules[path], path, known) for path in {p for p, _ in places} if path in modules}
-    return {(path, name): _copy_of(held[path].get(name)) for path, name in places if path in held}
+    return copies_of({(path, name): held[path].get(name) for path, name in places if path in held}, {})
 
 
 class AttributesBefore:
@@ -269,7 +295,7 @@ class AttributesBefore:
         for (path, name), content in self._contents.items():
             value = now[path].get(name, MISSING)
             if value is self._held[path].get(name) and not same_value(value, content):
-                found[path, name] = _copy_of(value)
+                found[path, name] = copy_of(value)
         note_references(found.values(), self._modules, "")
         return found
 
@@ -309,13 +335,6 @@ def _contents(
         with suppress(TypeError):
             found[path, name] = copy_value(value, memo)
     return found
-
-
-def _copy_of(value: Any) -> Any:
-    try:
-        return copy_value(value, {})
-    except TypeError:
-        return value
 
 
 def _unchanged(value: Any, content: Any) -> bool:
@@ -374,50 +393,15 @@ def _remove(module: nn.Module, name: str) -> None:
 def put(root: nn.Module, given: Mapping[AttributeKey, Any]) -> None:
     """Set attributes permanently, tensors as detached copies."""
     modules = dict(root.named_modules())
+    memo, clones = Memo(), dict[int, tuple[Any, Tensor]]()
     for (path, name), kept in given.items():
         value = rebound(kept, modules, "")
         if name in _HOOKS:
             _set(root.get_submodule(path), name, value)
             continue
         leaves, rebuild = flatten(value)
-        own = [v.detach().clone() if isinstance(v, Tensor) else v for v in leaves]
-        _set(root.get_submodule(path), name, _copy_of(unflatten(rebuild, own)))
-
-
-def joined(
-    values: list[Any],
-    context: Context,
-    place: Sequence[str],
-    copied: Callable[[Any], Any] | None = None,
-    known: dict[Any, Any] | None = None,
-) -> Any:
-    """One value for members that run at once: tensors stacked, other values if they agree.
-
-    Args:
-        values: one per member.
-        context: of the call.
-        place: where they are, for the error.
-        copied: copies a value that is no tensor.
-        known: what has been joined for other places; what they share stays shared.
-
-    Raises:
-        Disagreement: they don't.
-    """
-    parts = [flatten(v) for v in values]
-    first, rebuild = parts[0]
-    known = {} if known is None else known
-    columns = list(zip(*(leaves for leaves, _ in parts), strict=True))
-    for column in columns:
-        key = tuple(map(id, column))
-        if key in known:
-            continue
-        if isinstance(column[0], Tensor):
-            with context.outside():
-                stacked = torch.stack(column)
-            known[key] = column, context.wrapped(stacked)
-        elif all(agree(v, column[0]) for v in column):
-            known[key] = column, (copied or _copy_of)(column[0])
-        else:
-            raise Disagreement(f"members have different values of {'.'.join(filter(None, place))}")
-    del first
-    return unflatten(rebuild, [known[tuple(map(id, column))][1] for column in columns])
+        clones |= {id(v): (v, v.detach().clone()) for v in leaves if isinstance(v, Tensor) and id(v) not in clones}
+        memo |= {id(new): new for _, new in clones.values()}
+        own = [clones[id(v)][1] if isinstance(v, Tensor) else v for v in leaves]
+        copied = copies_of({name: unflatten(rebuild, own) if clones.keys() & set(map(id, leaves)) else value}, memo)
+        _set(root.get_submodule(path), name, copied[name])

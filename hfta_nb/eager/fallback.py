@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hfta_nb.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.eager.intercept import Handler
 from hfta_nb.eager.member_modules import MemberModules, restore_storage
-from hfta_nb.eager.model_hooks import hooked
+from hfta_nb.eager.model_hooks import hooked, writing_classes
 from hfta_nb.eager.unused import note_usage
 from hfta_nb.errors import MemberError
 from hfta_nb.members.tensor_slots import TensorSlots
@@ -121,13 +121,15 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
 
 
 def _see_hooks(context: Context, module: nn.Module) -> None:
-    """Check that no hook within a submodule that runs member by member may keep what it sees.
+    """Check that no hook or class within a submodule that runs member by member may keep what it sees.
 
     Raises:
         Disagreement: one may; then the whole model runs member by member.
     """
     if context.keeping and any(inner is not module for inner in hooked(module)):
         raise Disagreement("a hook keeps values within a submodule that runs member by member")
+    if context.keeping and writing_classes([module]):
+        raise Disagreement("a class keeps values of a submodule that runs member by member")
 
 
 def _below(attributes: Mapping[AttributeKey, Any], path: str) -> dict[AttributeKey, Any]:

@@ -15,11 +15,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.eager.attributes import MISSING, joined
+from hfta_nb.eager.attributes import MISSING
 from hfta_nb.eager.fingerprint import fingerprint
 from hfta_nb.eager.function_values import FunctionValues, Version, is_replaced, memo_of, position, put_back, same
 from hfta_nb.eager.holders import GONE, Holder
+from hfta_nb.eager.joined_values import joined
 from hfta_nb.eager.mutable_values import copy_value, is_mutable, same_value
+from hfta_nb.eager.overlaps import overlapped
 from hfta_nb.eager.reach import Reach
 from hfta_nb.eager.shown_attributes import divided, together
 from hfta_nb.errors import FusionError
@@ -193,13 +195,14 @@ class FunctionStates:
                     content = own[name] if place in work else contents.get(place)
                     if place in given or not same(value, old.get(name, GONE), place in contents, content):
                         changed[place] = value
+            view = self._view(changed, contents, before)
             changes.update(self.values.copies(changed))
             for holder, name in {**changed, **work}:
                 own, place = before[id(holder)], (holder, name)
                 if place in contents and place not in work:
                     own[name] = put_back(own[name], contents[place])
                 holder.put(name, own.get(name, GONE))
-        self._check(contents)
+        self._check(contents, view)
 
     def _contents(
         self, holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]], given: Mapping[Place, Any]
@@ -220,12 +223,27 @@ class FunctionStates:
                     found[holder, name] = copy_value(value, memo)
         return found
 
-    def _check(self, contents: Mapping[Place, Any]) -> None:
+    def _view(
+        self, changed: Mapping[Place, Any], contents: Mapping[Place, Any], before: Mapping[int, Mapping[Any, Any]]
+    ) -> str:
+        """The path of a value that has changed in place, and that shares memory with another one."""
+        held = {(holder, name): before[id(holder)][name] for holder, name in contents}
+        found = overlapped((place for place in changed if place in held), held)
+        return "" if found is None else found[0].path(found[1])
+
+    def _check(self, contents: Mapping[Place, Any], view: str) -> None:
         """Raise an error where something has changed that has no copy."""
         label = stuck = next((label for v, label, at in self._stuck if position(v) != at), "")
         for (holder, name), content in contents.items():
             if isinstance(content, Version) and content.changed():
                 label = holder.path(name)
+        if view:
+            raise FusionError(
+                "a function that is called for each member changes a value that shares memory with another one",
+                where=view,
+                accepted="values with memory of their own, or the same tensor or array under several names",
+                remedy="take the part of it where the function needs it: self.memory[:1]",
+            )
         if label:
             raise FusionError(
                 "a function that is called for each member changes a value that can't be kept for each",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from array import array
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from hfta_nb.eager.attributes import Attributes
 from hfta_nb.eager.holders import Owners, of_library
-from hfta_nb.eager.mutable_values import STREAMS, copy_value, restore_value, same_value
+from hfta_nb.eager.joined_values import copies_of
+from hfta_nb.eager.mutable_values import STREAMS, restore_value, same_value
 from hfta_nb.members.held import walk
 
 _KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray, array)
@@ -22,33 +23,12 @@ _KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray
 class FunctionValues(Attributes):
     """Values by place; what other holders own is referred to, not copied."""
 
-    def copied(self, value: Any) -> Any:
-        return self.copies({"": value})[""]
-
     def copies(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Copies of the values of one member; what two places share, as a random stream, their copies share."""
-        memo = memo_of(values.values())
-        return {place: _copy(value, memo) for place, value in values.items()}
-
-    def select(self, indices: Sequence[int]) -> FunctionValues:
-        other = FunctionValues(len(indices))
-        rows = [self.copies({place: v[i] for place, v in self.values.items()}) for i in indices]
-        other.values = {place: [row[place] for row in rows] for place in self.values}
-        return other
-
-    def copy(self) -> FunctionValues:
-        return self.select(range(self.members))
+        return copies_of(values, memo_of(values.values()))
 
     def copy_member(self, src: int, dst: int) -> None:
         self.drop(dst)
         self.keep(dst, self.copies(self.of(src)))
-
-
-def _copy(value: Any, memo: Owners) -> Any:
-    try:
-        return copy_value(value, memo)
-    except TypeError:
-        return value
 
 
 class Version:

@@ -174,7 +174,7 @@ class ClassData(Holder):
     """The data of a class."""
 
     def values(self) -> dict[Any, Any]:
-        return {k: v for k, v in vars(self.owner).items() if not k.startswith("__") and not _is_code(v)}
+        return {k: v for k, v in vars(self.owner).items() if not k.startswith("__") and not is_code(v)}
 
     def put(self, name: Any, value: Any) -> None:
         if value is GONE:
@@ -231,7 +231,8 @@ def slots(kind: type) -> list[str]:
     return [n for n in ((own,) if isinstance(own, str) else own) if n not in ("__dict__", "__weakref__")]
 
 
-def _is_code(value: Any) -> bool:
+def is_code(value: Any) -> bool:
+    """True for what a class has in its dict beside data: functions, properties, other classes."""
     return callable(value) or isinstance(value, staticmethod | classmethod | property) or hasattr(value, "__get__")
 
 

@@ -1,13 +1,16 @@
-"""The forward hooks of a model, which may keep what they see: features in a list, or in a dict by name."""
+"""What a call of a model keeps beside it: its forward hooks in lists and dicts, its code in classes and globals."""
 
 from __future__ import annotations
 
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
 
-from hfta_nb.eager.reach import Reach
+from hfta_nb.eager.holders import of_library
+from hfta_nb.eager.reach import INSTALLED, Reach
 from hfta_nb.errors import FusionError
 
 
@@ -48,6 +51,25 @@ def _kept(hook: Callable[..., Any], module: nn.Module) -> dict[int, str]:
     return {id(h.owner): h.label for h in reach.objects()} if reach.writes else {}
 
 
-def all_hooks(modules: Iterable[nn.Module]) -> tuple[Callable[..., Any], ...]:
-    """Those of several modules, each once."""
-    return tuple({id(hook): hook for module in modules for hook in hooks_of(module)}.values())
+def called_beside(modules: Iterable[nn.Module]) -> tuple[Any, ...]:
+    """Hooks of several modules, and the classes whose code may keep something beside the modules, each once."""
+    inner = [inner for module in modules for inner in module.modules()]
+    held = (hooks for m in inner for hooks in (m._forward_pre_hooks, m._forward_hooks) if hooks)
+    called = {id(hook): hook for hooks in held for hook in hooks.values()}
+    return *called.values(), *filter(_writes, dict.fromkeys(map(type, inner)))
+
+
+def writing_classes(modules: Iterable[nn.Module]) -> tuple[type, ...]:
+    """The classes of modules whose code may change class attributes, global variables, or what these refer to."""
+    return tuple(filter(_writes, dict.fromkeys(type(inner) for module in modules for inner in module.modules())))
+
+
+_WRITES = weakref.WeakKeyDictionary[type, bool]()
+
+
+def _writes(kind: type) -> bool:
+    if kind not in _WRITES:
+        file = str(getattr(sys.modules.get(kind.__module__), "__file__", ""))
+        own = not of_library(kind) and not any(part in file for part in INSTALLED)
+        _WRITES[kind] = own and Reach((kind,)).changes
+    return _WRITES[kind]

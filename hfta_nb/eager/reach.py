@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
+import random
 import types
 import weakref
 from collections import deque
@@ -56,7 +57,8 @@ _WRITING = frozenset(
 _HANDED_ON = ("hfta_nb.losses", "hfta_nb.metrics", "hfta_nb.phases", "hfta_nb.members.held_losses")
 """Modules of this package whose objects hold functions of the user's."""
 _DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState)
-_INSTALLED = ("site-packages", "dist-packages")
+_CHANGING = (np.ndarray, bytearray, random.Random, Iterator, *_DRAWING)
+INSTALLED = ("site-packages", "dist-packages")
 """In paths of packages whose global variables are not followed."""
 
 
@@ -70,13 +72,14 @@ class Reach:
     Attributes:
         holders: of everything that may change.
         writes: True if some code seems to change a tensor or an object in place.
+        rebinds: True if some code assigns global variables, those of an enclosing function, or attributes of a class.
         tensors: by id, each with how a person reaches it.
         stuck: values that advance when they are used, and that can't be copied, with how a person reaches them.
     """
 
     def __init__(self, functions: tuple[Any, ...], apart: nn.Module | None = None) -> None:
         self.holders: list[Holder] = []
-        self.writes = False
+        self.writes = self.rebinds = False
         self.tensors: dict[int, tuple[Tensor, str]] = {}
         self.stuck: list[tuple[Any, str]] = []
         self._seen: dict[int, Any] = {} if apart is None else {id(m): m for m in apart.modules()}
@@ -89,6 +92,14 @@ class Reach:
     def objects(self) -> list[Holder]:
         """The holders that are containers or objects, not variables of functions, classes or modules."""
         return [h for h in self.holders if not isinstance(h, Cell | FunctionAttributes | Arguments | ClassData | Scope)]
+
+    @property
+    def changes(self) -> bool:
+        """True if calls may change something that outlasts them."""
+        if self.rebinds or not self.writes:
+            return self.rebinds
+        values = (v for h in self.holders for v in h.values().values())
+        return bool(self.objects() or self.stuck or self.tensors) or any(isinstance(v, _CHANGING) for v in values)
 
     def _search(self) -> None:
         while True:
@@ -200,15 +211,25 @@ class Reach:
             self._hold(Arguments, function, label)
         # Attributes of a function are in its dict, which is a holder by itself.
         self._hold(FunctionAttributes, vars(function), label)
+        around = _contents(function)
         for code in _codes(function.__code__):
-            self._code(code, function.__globals__)
+            self._code(code, function.__globals__, around)
 
-    def _code(self, code: types.CodeType, scope: dict[str, Any]) -> None:
-        names, writes = _seen_in(code)
+    def _code(self, code: types.CodeType, scope: dict[str, Any], around: dict[str, Any]) -> None:
+        names, writes, assigns = _seen_in(code)
         self.writes = self.writes or writes
-        if not any(part in code.co_filename for part in _INSTALLED):
-            self._names |= names
-            self._scope(scope, names, "")
+        if any(part in code.co_filename for part in INSTALLED):
+            return
+        self._names |= names
+        self._scope(scope, names, "")
+        self.rebinds |= "a global" in assigns or bool(assigns & around.keys())
+        if "an attribute" in assigns and not self.rebinds:
+            named = [
+                v[n] for v in (scope, around) for n in names | set(code.co_freevars) if n in v and n != "__class__"
+            ]
+            owners = (v for v in named if isinstance(v, type) or (isinstance(v, types.FunctionType) and vars(v)))
+            of_class = names & {"type", "__class__"} or code.co_varnames[:1] == ("cls",)
+            self.rebinds = bool(of_class) or not all(map(of_library, owners))
 
     def _scope(self, scope: dict[str, Any], names: Collection[str], label: str) -> None:
         held = {n for n in names if n in scope and not isinstance(scope[n], types.BuiltinFunctionType)}
@@ -250,12 +271,26 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-_READ: dict[int, tuple[types.CodeType, frozenset[str], bool]] = {}
+def _contents(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of enclosing functions that a function uses; None in place of what has no value."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            found[name] = None
+    return found
+
+
+_READ: dict[int, tuple[types.CodeType, frozenset[str], bool, frozenset[str]]] = {}
 """What was found in code, by its id."""
 
 
-def _seen_in(code: types.CodeType) -> tuple[frozenset[str], bool]:
-    """The names that code mentions, and whether it may write what is not its own."""
+def _seen_in(code: types.CodeType) -> tuple[frozenset[str], bool, frozenset[str]]:
+    """The names that code mentions, whether it may write what is not its own, and which variables it assigns.
+
+    Of global variables and attributes, the last is only whether it assigns some: "a global", "an attribute".
+    """
     known = _READ.get(id(code))
     if known is None or known[0] is not code:
         names = frozenset(code.co_names)
@@ -265,8 +300,18 @@ def _seen_in(code: types.CodeType) -> tuple[frozenset[str], bool]:
         writes = in_place or bool(names & _WRITING) or any(_writes(s, code) for s in dis.get_instructions(code))
         if len(_READ) > _MOST:
             _READ.clear()
-        known = _READ[id(code)] = code, names, writes
-    return known[1], known[2]
+        known = _READ[id(code)] = code, names, writes, frozenset(_assigned(code))
+    return known[1:]
+
+
+def _assigned(code: types.CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            yield "a global"
+        elif step.opname in ("STORE_ATTR", "DELETE_ATTR") or step.argval in ("setattr", "delattr"):
+            yield "an attribute"
+        elif step.opname in ("STORE_DEREF", "DELETE_DEREF"):
+            yield step.argval
 
 
 def _writes(step: dis.Instruction, code: types.CodeType) -> bool:

@@ -17,7 +17,7 @@ from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.last_resort import runs_alone
-from hfta_nb.eager.model_hooks import all_hooks
+from hfta_nb.eager.model_hooks import called_beside
 from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
 from hfta_nb.eager.shared_modules import tell_of_changes
@@ -66,7 +66,7 @@ def run_with_retry(
         MemberError: a member's own code fails, as it would alone. Buffers, random streams and settings are restored.
     """
     try:
-        functions = *computation.functions, *all_hooks(state.models)
+        functions = *computation.functions, *called_beside(state.models)
         with state.own_attributes(), state.functions.used(functions, state.skeleton):
             state.engine.follow_root()
             _draw_beside(state, inputs)

@@ -44,13 +44,13 @@ def load_state(states: FunctionStates, functions: tuple[Any, ...], state: Mappin
         values.values.clear()
         for number, kind, path, key, saved in state.get(name, ()):
             if saved is None:
-                what = "a loss or metric keeps a value that no checkpoint holds, so training can't go on from here"
+                what = "a loss, metric or model keeps a value that no checkpoint holds, so training can't go on"
                 accepted = "numbers, words, tensors, and lists and dicts of them"
                 raise FusionError(what, where=path, accepted=accepted, remedy="start anew, or keep it in one of these")
             holder = holders[number] if number < len(holders) else None
             if type(holder).__name__ != kind:
                 raise FusionError(
-                    "the loss or metric holds other values than when the checkpoint was saved", where=path
+                    "the loss, metric or model holds other values than when the checkpoint was saved", where=path
                 )
             values.values[holder, _read(key)] = [_read(v) for v in saved]
 

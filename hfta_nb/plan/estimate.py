@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hfta_nb.array.access import call_module, streams_apart
+from hfta_nb.array.access import FunctionStates, call_module, kept_by, streams_apart
 from hfta_nb.data import AnyData, Samples, tree_map
 from hfta_nb.phases import Phase
 from hfta_nb.step import in_phase
@@ -85,6 +85,7 @@ def _kept(module: nn.Module, x: Samples, phase: Phase | None) -> int:
         alive.append(tensor)  # an id must not be given to a second tensor
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    apart = FunctionStates(1, shows=False).of_one(kept_by(module))
+    with apart, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         call_module(module, in_phase(x, phase))
     return sum(kept.values())

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor, nn
 
 from hfta_nb.eager.engine import Inputs
-from hfta_nb.eager.model_hooks import all_hooks
+from hfta_nb.eager.model_hooks import called_beside
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
@@ -234,7 +234,7 @@ class ProgramCache(Generic[E]):
 
     def _remembers(self, entry: E, functions: tuple[Any, ...]) -> bool:
         """Refuse to replay calls of functions that keep something for each member; True if they do."""
-        kept = self.state.functions.remember((*functions, *all_hooks(self.state.models)))
+        kept = self.state.functions.remember((*functions, *called_beside(self.state.models)))
         if kept:
             entry.refuse(f"a loss, metric or hook keeps a value for each member: {kept}")
         return bool(kept)

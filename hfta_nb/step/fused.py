@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
-from hfta_nb.array.access import Inputs, Program, functions_of, saved_functions, snapshot, tuning_of
+from hfta_nb.array.access import Inputs, Program, functions_of, kept_by, saved_functions, snapshot, tuning_of
 from hfta_nb.array.inspect import program_of
 from hfta_nb.array.saving import tensors_of
 from hfta_nb.array.schedule_tuner import Tuning
@@ -98,9 +98,14 @@ class ArrayStep:
         return len(self.array)
 
     def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
-        return measuring(
-            functions_of(self.array), self.array.generators, losses_of(self.definition[1]), member, function
-        )
+        return measuring(functions_of(self.array), self.array.generators, self._lasting(), member, function)
+
+    def _lasting(self) -> tuple[Any, ...]:
+        """What keeps the same in training and validation: the losses, and the code of the models."""
+        return *losses_of(self.definition[1]), *kept_by(self.array)
+
+    def _called(self) -> tuple[Any, ...]:
+        return *called(*self.definition[1:3]), *kept_by(self.array)
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         if not self.array.training:
@@ -307,7 +312,7 @@ class ArrayStep:
             return self._evaluated(x, y)
 
     def _evaluated(self, x: Any, y: Any) -> Scores:
-        array, apart = self.devices or self.array, functions_of(self.array).validating(losses_of(self.definition[1]))
+        array, apart = self.devices or self.array, functions_of(self.array).validating(self._lasting())
         with self.precision.products(), self.precision.autocast(), apart:
             if self._held_out is not None:
                 losses, scores = array.evaluate(self._held_out, x, y)
@@ -388,7 +393,7 @@ class ArrayStep:
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
             "done": self.done,
-            "functions": saved_functions.state_of(functions_of(self.array), called(*self.definition[1:3])),
+            "functions": saved_functions.state_of(functions_of(self.array), self._called()),
             "last": dict(self.last),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             **self.extras.state(self.array),
@@ -400,7 +405,7 @@ class ArrayStep:
         states.load(self.array, self.updates, state)
         self.array.generators.load_state_dict(state["generators"])
         kept = state.get("functions", {})
-        saved_functions.load_state(functions_of(self.array), called(*self.definition[1:3]), kept)
+        saved_functions.load_state(functions_of(self.array), self._called(), kept)
         for update, schedule in zip(self.updates, state["lr_schedulers"], strict=True):
             if update.lr_scheduler is not None:
                 update.lr_scheduler.load_state_dict(schedule)

@@ -19,6 +19,7 @@ from hfta_nb.array.access import (
     call_module,
     check_leaves,
     flatten,
+    kept_by,
     of_member,
     put_attributes,
     saved_functions,
@@ -116,7 +117,11 @@ class PlainStep:
         return 1
 
     def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
-        return measuring(self._functions, self.generators, losses_of(self._objective), member, function)
+        return measuring(self._functions, self.generators, self._lasting(), member, function)
+
+    def _lasting(self) -> tuple[Any, ...]:
+        """What keeps the same in training and validation: the losses, and the code of the model."""
+        return *losses_of(self._objective), *kept_by(self.module)
 
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         with unseen(self.module):
@@ -202,7 +207,7 @@ class PlainStep:
 
     def _called(self, function: Callable[[Any, Any], Any], x: Any, y: Any, module: nn.Module | None = None) -> Any:
         """What a function gives of the module's output; what it keeps between calls is this member's."""
-        with self._functions.of_one((function,)):
+        with self._functions.of_one((function, *kept_by(self.module))):
             own = self.module if module is None else module
             given, output = of_member(function, own), call_module(own, x)
             with unseen(own), alone(own):
@@ -248,7 +253,7 @@ class PlainStep:
         with unseen(module):
             module.eval()
         x, y = _alone(x), _alone(y)
-        apart = self._functions.validating(losses_of(self._objective))
+        apart = self._functions.validating(self._lasting())
         with self.generators.member(0), self.precision.products(), self.precision.autocast(), apart:
             if self._held_out is not None:
                 loss, scores = self._called(self._held_out, x, y, module)
@@ -284,7 +289,9 @@ class PlainStep:
             "optimizers": [_with_word_keys(update.optimizer.state_dict()) for update in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,
-            "functions": saved_functions.state_of(self._functions, called(self._objective, self._metrics)),
+            "functions": saved_functions.state_of(
+                self._functions, (*called(self._objective, self._metrics), *kept_by(self.module))
+            ),
             "count": self.count,
             "grads": {k: p.grad for k, p in self.module.named_parameters() if self.count and p.grad is not None},
             "average": None if self.average is None else self.average.state_dict(),
@@ -300,7 +307,9 @@ class PlainStep:
         put_attributes(self.module, attributes_from(state.get("attributes", ())))
         self.generators.load_state_dict(state["generators"])
         kept = state.get("functions", {})
-        saved_functions.load_state(self._functions, called(self._objective, self._metrics), kept)
+        saved_functions.load_state(
+            self._functions, (*called(self._objective, self._metrics), *kept_by(self.module)), kept
+        )
         for update, optimizer, schedule in zip(self.updates, state["optimizers"], state["lr_schedulers"], strict=True):
             saved = {int(k): v for k, v in optimizer["state"].items()}
             update.optimizer.load_state_dict({"state": saved, "param_groups": optimizer["groups"]})

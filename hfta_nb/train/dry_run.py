@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb.array.access import FunctionStates, call_module, of_member, seeded_state, streams_apart
+from hfta_nb.array.access import FunctionStates, call_module, kept_by, of_member, seeded_state, streams_apart
 from hfta_nb.augment import Augmenting
 from hfta_nb.errors import HftaError, out_of_memory
 from hfta_nb.events import Control
@@ -61,13 +61,13 @@ def _try(trainer: Trainer, group: Group, place: int) -> Exception | None:
         with undisturbed(), streams_apart(device, seeded_state(group.variants[place].seed, device)):
             module = trainer._module(group, group.arguments[place]).train()
             x, y = _batch(trainer, group.rows[place])
-            with s.precision.products(), s.precision.autocast():
-                if s.family.phases:
+            loss = None if s.family.phases else s.family.loss_for(s.data)
+            apart = FunctionStates(1, shows=False).of_one((loss, *kept_by(module)))
+            with s.precision.products(), s.precision.autocast(), apart:
+                if loss is None:
                     call_all(module, x, s.family.phases)
                 else:
-                    loss = s.family.loss_for(s.data)
-                    with FunctionStates(1, shows=False).of_one((loss,)):
-                        of_member(loss, module)(call_module(module, x), y)
+                    of_member(loss, module)(call_module(module, x), y)
     except Exception as error:
         return None if out_of_memory(error) else error
     return None

@@ -1,0 +1,74 @@
+"""Copies of the values that members have set, and one value for members that run at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hfta_nb.eager.mutable_values import Memo, agree, copy_value
+from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.rules.base import Context, Disagreement
+
+K = TypeVar("K")
+
+
+def copies_of(values: Mapping[K, Any], memo: Memo) -> dict[K, Any]:
+    """Copies of values; what two of them share, their copies share. A value that can't be copied stays itself."""
+    found = {}
+    for key, value in values.items():
+        try:
+            found[key] = copy_value(value, memo)
+        except TypeError:
+            found[key] = value
+    return found
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of a value; the value itself where it can't be copied."""
+    return copies_of({"": value}, {})[""]
+
+
+def joined(
+    values: list[Any],
+    context: Context,
+    place: Sequence[str],
+    copied: Callable[[Any], Any] | None = None,
+    known: dict[Any, Any] | None = None,
+) -> Any:
+    """One value for members that run at once: tensors stacked, other values if they agree.
+
+    Args:
+        values: one per member.
+        context: of the call.
+        place: where they are, for the error.
+        copied: copies a value that is no tensor.
+        known: what has been joined for other places; what they share stays shared.
+
+    Raises:
+        Disagreement: they don't.
+    """
+    parts = [flatten(v) for v in values]
+    rebuild = parts[0][1]
+    known = {} if known is None else known
+    whole = ("whole", *map(id, values))
+    if whole in known:  # the same list or dict
+        return known[whole][1]
+    columns = list(zip(*(leaves for leaves, _ in parts), strict=True))
+    for column in columns:
+        key = tuple(map(id, column))
+        if key in known:
+            continue
+        if isinstance(column[0], Tensor):
+            with context.outside():
+                stacked = torch.stack(column)
+            known[key] = column, context.wrapped(stacked)
+        elif all(agree(v, column[0]) for v in column):
+            known[key] = column, (copied or copy_of)(column[0])
+        else:
+            raise Disagreement(f"members have different values of {'.'.join(filter(None, place))}")
+    found = unflatten(rebuild, [known[tuple(map(id, column))][1] for column in columns])
+    known[whole] = values, found
+    return found
