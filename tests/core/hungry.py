@@ -14,26 +14,31 @@ from hfta_nb import Study
 from hfta_nb import events as ev
 from hfta_nb.events import Event
 from hfta_nb.plan.estimate import FEW
+from tests.call_log import CallLog
 
 MEMBERS = 5
 
 
 class Plan:
-    """When to run out of memory: `fail` raises the number of times that is left, after some calls."""
+    """When to run out of memory: `error` is raised so many times, after some calls."""
 
     def __init__(self) -> None:
-        self.after, self.left, self.error = -1, 0, torch.OutOfMemoryError("injected")
+        self.after, self.times, self.calls = 0, 0, CallLog()
+        self.error: BaseException = torch.OutOfMemoryError("injected")
 
     def set(self, after: int, times: int = 1, error: BaseException | None = None) -> None:
-        self.after, self.left = after, times
+        self.calls.clear()
+        self.after, self.times = after, times
         self.error = error or torch.OutOfMemoryError("injected")
 
+    @property
+    def left(self) -> int:
+        """The number of times that is left."""
+        return min(self.times, max(0, self.after + self.times - len(self.calls)))
+
     def __call__(self) -> None:
-        if self.left:
-            self.after -= 1
-            if self.after < 0:
-                self.left -= 1
-                raise self.error
+        if self.after <= self.calls.note() < self.after + self.times:
+            raise self.error
 
 
 forward, backward = Plan(), Plan()

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 import hfta_nb as hfta
 from hfta_nb.errors import DataError, GridError, StudyError
 from hfta_nb.plan import reckoned
+from tests.call_log import CallLog
 
 x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 y = x[:, :3].argmax(1)
@@ -143,7 +144,7 @@ def test_labels_of_a_function_s_batches() -> None:
 class Loud(nn.Module):
     """Counts its calls in this process."""
 
-    calls = 0
+    calls = CallLog()
 
     def __init__(self, hidden: int = 6, lazy: bool = False) -> None:
         super().__init__()
@@ -151,19 +152,19 @@ class Loud(nn.Module):
         self.last = nn.Linear(hidden, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        Loud.calls += 1
+        Loud.calls.note()
         return self.last(self.first(x))
 
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_study_that_is_made_runs_no_forward(lazy: bool, tmp_path: Path) -> None:
-    Loud.calls = 0
+    Loud.calls.clear()
     study = hfta.Study(Loud, {"hidden": [4, 6], "lr": [0.1, 0.2]}, data=(x, y), lazy=lazy, directory=tmp_path, epochs=1)
     study.groups(), study.plan(measure=False), repr(study), study.to_code()
-    assert Loud.calls == 0
+    assert len(Loud.calls) == 0
     group = study.plan_groups[0]
     assert reckoned(group, study.family, study.data).memory_bytes > group.memory_bytes  # where it trains: activations
-    assert Loud.calls > 0
+    assert len(Loud.calls) > 0
     list(study.run())
     assert len(study.results()) == 4
     assert study.check()["equal"].all()
