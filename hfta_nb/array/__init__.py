@@ -7,7 +7,7 @@ Open `fused.py` first. `access.py` contains what other parts use of an array bes
 
 | file | what is in it |
 |---|---|
-| `fused`, `answers`, `settings`, `saving` | `FusedArray`: calls, members, settings, saved state |
+| `fused`, `answers`, `settings`, `saving`, `extra_states` | `FusedArray`: calls, members, settings, saved state |
 | `fusing`, `stack`, `lazy`, `storage` | creation of an array from plain modules, and the memory layout of its tensors |
 | `surgery`, `initialising` | taking out, copying, loading and initialising members |
 | `own_losses` | `array.losses` |

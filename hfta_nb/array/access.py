@@ -11,7 +11,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array import fusing, schedule, surgery
+from hfta_nb.array import extra_states as extras
+from hfta_nb.array import fusing, schedule, storage, surgery
+from hfta_nb.array.extra_states import kept_beside
 from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.schedule_tuner import Tuning
 from hfta_nb.array.user_functions import alone_where_needed, changes
@@ -52,12 +54,14 @@ __all__ = [
     "check_leaves",
     "checkpoint",
     "clear_padded",
+    "extra_states",
     "flatten",
     "functions_of",
     "fuse_roomy",
     "held",
     "is_number",
     "keep_bits",
+    "kept_beside",
     "kept_by",
     "know_calls",
     "of_member",
@@ -165,6 +169,11 @@ def put_attributes(module: nn.Module, values: Mapping[tuple[str, str], Any]) -> 
     attributes.put(module, values)
 
 
+def extra_states(array: FusedArray) -> dict[str, list[Any]]:
+    """By key of the `state_dict`, what the members save beside tensors; see `nn.Module.get_extra_state`."""
+    return extras.extra_states(array._state)
+
+
 def own_names(array: FusedArray, index: int) -> dict[str, str]:
     """The names that a member's own parameters have in the array, by those that they have in its plain module.
 
@@ -175,7 +184,7 @@ def own_names(array: FusedArray, index: int) -> dict[str, str]:
 
 def own_tensors(array: FusedArray, index: int) -> dict[str, Tensor]:
     """Views of a member's parameters and buffers, without padding, by the names of its plain module."""
-    return surgery.own_tensors(array._state, index)
+    return storage.own_tensors(array._state, index)
 
 
 def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:

@@ -3,19 +3,21 @@ streams."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.array.extra_states import KEY, extra_states, kept_beside, put_extra_states
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators, State
 from hfta_nb.padded.runtime import architectures_of
 
-STREAMS = "_extra_state"
-"""The key of the members' random streams: torch's own name for a module's state besides parameters and buffers."""
+STREAMS = KEY
+"""The key of the members' random streams."""
 
 
 class Savable(nn.Module):
@@ -34,6 +36,14 @@ class Savable(nn.Module):
         model = self._state.skeleton
         if self._has_own_extra_state():  # as its submodules may have
             destination[prefix + STREAMS] = model.get_extra_state()
+
+    def state_dict(self, *args: Any, **named: Any) -> Any:
+        """As for a plain module, each tensor with the member axis, and lists of the members' own extra states."""
+        found = super().state_dict(*args, **named)
+        prefix = named.get("prefix", args[1] if len(args) > 1 else "")
+        if not self._state.pending:
+            found |= {prefix + key: values for key, values in extra_states(self._state).items()}
+        return found
 
     def _has_own_extra_state(self) -> bool:
         return type(self._state.skeleton).get_extra_state is not nn.Module.get_extra_state
@@ -75,7 +85,16 @@ class Savable(nn.Module):
                     accepted="the state of an array whose members have the same architectures in the same order",
                 )
         self._refuse_plain(state_dict)
-        return super().load_state_dict(state_dict, strict)
+        if not any(map(kept_beside, self._state.models)):
+            return super().load_state_dict(state_dict, strict)
+        rows = {k: v for k, v in state_dict.items() if _by_member(k, v, len(self.generators))}
+        # What is not a list by member, as in files of older versions, is all members'.
+        one: Any = copy.copy(state_dict)  # with the versions of modules, which torch keeps beside the entries
+        one |= {k: values[0] for k, values in rows.items()}
+        found = super().load_state_dict(one, strict)
+        of = {i: {k: v[i] for k, v in rows.items()} for i in range(len(self.generators))}
+        put_extra_states(self._state, of)
+        return found
 
     def _refuse_plain(self, state_dict: Mapping[str, Any]) -> None:
         """Refuse the state of one plain module, all of whose tensors lack the member axis."""
@@ -131,8 +150,13 @@ class Savable(nn.Module):
 
 
 def tensors_of(array: Savable) -> dict[str, Tensor]:
-    """The entries of the plain module's `state_dict`, detached, each with a member axis, in the array's own memory."""
-    return dict(array.state_dict())
+    """The tensors of the plain module's `state_dict`, detached, each with a member axis, in the array's own memory."""
+    return {k: v for k, v in nn.Module.state_dict(array).items() if k.rpartition(".")[2] != KEY}
+
+
+def _by_member(key: str, value: Any, members: int) -> bool:
+    """Whether an entry of an array's `state_dict` is a list of the members' extra states."""
+    return key.rpartition(".")[2] == KEY and isinstance(value, list) and len(value) == members
 
 
 def packed(generators: MemberGenerators) -> Tensor:

@@ -19,7 +19,7 @@ from hfta_nb.members.flattening import prevent_flattening
 from hfta_nb.members.marks import marked
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.padded.blueprint import Blueprint
-from hfta_nb.padded.runtime import PaddedArchitectures
+from hfta_nb.padded.runtime import PaddedArchitectures, architectures_of
 
 
 def take(
@@ -92,3 +92,14 @@ def resize_buffers(state: ArrayState) -> None:
     state.slots.replace({name: buffers[name] for name in grown})
     grown.clear()
     _build_buffers(state)
+
+
+def own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
+    """Views of a member's parameters and buffers, by the names of its plain module."""
+    tensors = {k: v.detach() for k, v in [*state.tensors.named_parameters(), *state.tensors.named_buffers()]}
+    architectures = architectures_of(state)
+    return (
+        {k: v[index] for k, v in tensors.items()}
+        if architectures is None
+        else architectures.blueprint.own_tensors(index, tensors)
+    )

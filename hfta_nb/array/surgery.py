@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.array.extra_states import kept_beside, put_extra_states
 from hfta_nb.array.lazy import check_settled, copied
 from hfta_nb.array.saving import STREAMS, put_row
-from hfta_nb.array.storage import take
+from hfta_nb.array.storage import own_tensors, take
 from hfta_nb.eager import attributes
 from hfta_nb.eager.attributes import Attributes
 from hfta_nb.eager.handlers import install
@@ -164,18 +165,20 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
     if not isinstance(state_dict, Mapping):
         raise FusionError("not a state_dict", where=where, got=state_dict, accepted="a dict of names to tensors")
     architectures = architectures_of(state)
-    own = _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
-    streams = None if STREAMS in own else state_dict.get(STREAMS)  # in a row of the array's state_dict
+    every = _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
+    beside = kept_beside(member(state, index))
+    own = {k: v for k, v in every.items() if k not in beside}
+    streams = None if STREAMS in beside else state_dict.get(STREAMS)  # in a row of the array's state_dict
     if streams is not None:
         state_dict = {k: v for k, v in state_dict.items() if k != STREAMS}
-    extra = [k for k in state_dict if k not in own]
-    lacking = [k for k in own if k not in state_dict]
+    extra = [k for k in state_dict if k not in own and k not in beside]
+    lacking = [k for k in (*own, *beside) if k not in state_dict]
     if strict and (extra or lacking):
         raise FusionError(
             "other keys than the member's",
             where=where,
             got={"not known": extra, "missing": lacking},
-            accepted=str(list(own)),
+            accepted=str([*own, *beside]),
         )
     chosen = {k: v for k, v in state_dict.items() if k in own}
     for key, value in chosen.items():
@@ -188,6 +191,8 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
         put_row(state.generators, index, streams)
     for key, value in chosen.items():
         own[key].copy_(value)
+    if beside:
+        put_extra_states(state, {index: {k: v for k, v in state_dict.items() if k in beside}})
     for follower in list(state.followers):
         follower.reset_member(index)
 
@@ -232,17 +237,6 @@ def _template(state: ArrayState, index: int) -> nn.Module:
     return architectures.template(index)
 
 
-def own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
-    """Views of a member's parameters and buffers, by the names of its plain module."""
-    tensors = {k: v.detach() for k, v in [*state.tensors.named_parameters(), *state.tensors.named_buffers()]}
-    architectures = architectures_of(state)
-    return (
-        {k: v[index] for k, v in tensors.items()}
-        if architectures is None
-        else architectures.blueprint.own_tensors(index, tensors)
-    )
-
-
 def own_names(state: ArrayState, index: int) -> dict[str, str]:
     """See `access.own_names`."""
     names = [name for name, _ in state.tensors.named_parameters()]
@@ -254,7 +248,8 @@ def own_names(state: ArrayState, index: int) -> dict[str, str]:
 
 
 def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:
-    return {key: value.detach()[index] for key, value in state.tensors.state_dict(keep_vars=True).items()}
+    tensors = state.tensors.state_dict(keep_vars=True).items()
+    return {key: value.detach()[index] for key, value in tensors if isinstance(value, Tensor)}
 
 
 def _checked(state: ArrayState, index: int) -> int:

@@ -209,9 +209,10 @@ def _registered() -> list[Any]:
     library: Any = torch.library.Library
     every, aten = (library(namespace, "IMPL", _KEY_NAME) for namespace in ("_", "aten"))
     every.fallback(torch.library.fallthrough_kernel)
-    for operator in torch._ops._higher_order_ops.values():  # these are dispatched by Python; `autograd.Function` is one
+    by_python: Any = torch._ops  # dispatches these itself; `autograd.Function` is one
+    for operator in by_python._higher_order_ops.values():
         operator.fallthrough(_KEY)
-    torch._ops._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)  # of those that are made later
+    by_python._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)  # of those that are made later
     for name in DRAWING:
         overloads = _overloads(name)
         givens = [f for f in overloads if takes_generator(f)]

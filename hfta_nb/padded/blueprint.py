@@ -182,11 +182,15 @@ class Blueprint:
     def narrower(self, member: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """A function from one member's row of the skeleton's `state_dict` to the `state_dict` of its plain module."""
         a = self.of[member]
-        shapes = {key: tuple(value.shape) for key, value in self.templates[a].state_dict().items()}
-        names = {key: self.every_name[a][key] for key in shapes}
+        shapes = {k: getattr(value, "shape", None) for k, value in self.templates[a].state_dict().items()}
+        names = self.every_name[a]
 
         def narrow(row: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {key: narrowed(row[names[key]], shape, 0) for key, shape in shapes.items()}
+            return {
+                key: row[key] if shape is None else narrowed(row[names[key]], tuple(shape), 0)  # an extra state
+                for key, shape in shapes.items()
+                if shape is not None or key in row
+            }
 
         return narrow
 

@@ -8,6 +8,7 @@ from hfta_nb.step.plain import PlainStep
 from hfta_nb.step.precision import PRECISIONS, Precision
 from hfta_nb.step.protocol import OUTPUT, Objective, Scores, ScoreSink, Step, call_all, in_phase
 from hfta_nb.step.recompose import Origin, put_member, recomposed
+from hfta_nb.step.states import unpacked_states
 
 __all__ = [
     "OUTPUT",
@@ -27,4 +28,5 @@ __all__ = [
     "measured_whole",
     "put_member",
     "recomposed",
+    "unpacked_states",
 ]

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from hfta_nb import optim
 from hfta_nb.array import FusedArray, per_member
-from hfta_nb.array.access import Inputs, Program, functions_of, kept_by, saved_functions, snapshot, tuning_of
+from hfta_nb.array.access import (
+    Inputs,
+    Program,
+    extra_states,
+    functions_of,
+    kept_by,
+    saved_functions,
+    snapshot,
+    tuning_of,
+)
 from hfta_nb.array.inspect import program_of
 from hfta_nb.array.saving import tensors_of
 from hfta_nb.array.schedule_tuner import Tuning
@@ -381,7 +390,8 @@ class ArrayStep:
         return other
 
     def weights(self) -> dict[str, Tensor]:
-        return self.extras.weights(tensors_of(self.array))
+        beside = {key: states.packed(values, key) for key, values in extra_states(self.array).items()}
+        return self.extras.weights(tensors_of(self.array)) | beside
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return self.array.narrower(index)

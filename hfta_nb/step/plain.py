@@ -19,6 +19,7 @@ from hfta_nb.array.access import (
     call_module,
     check_leaves,
     flatten,
+    kept_beside,
     kept_by,
     of_member,
     put_attributes,
@@ -49,7 +50,7 @@ from hfta_nb.step.protocol import (
     scorer,
     summed,
 )
-from hfta_nb.step.states import attributes_from, told_attributes
+from hfta_nb.step.states import attributes_from, packed, told_attributes
 
 
 @dataclass
@@ -275,7 +276,8 @@ class PlainStep:
 
     def weights(self) -> dict[str, Tensor]:
         module = self.module if self.average is None else self.average.module
-        return {k: v.detach().unsqueeze(0) for k, v in module.state_dict().items()}
+        beside = kept_beside(module)
+        return {k: packed([v], k) if k in beside else v.detach().unsqueeze(0) for k, v in module.state_dict().items()}
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return dict

@@ -6,16 +6,19 @@ else is in it. A member's own tensors and optimizer state, by the names of its p
 
 from __future__ import annotations
 
+import base64
 import copy
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from hfta_nb.array import FusedArray
-from hfta_nb.array.access import attributes_of, is_padded, own_tensors, set_attributes
+from hfta_nb.array.access import attributes_of, is_padded, kept_beside, own_tensors, set_attributes
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.step.update import Update
 
@@ -120,6 +123,47 @@ def told_attributes(values: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
         except TypeError:  # most models set such a value anew in each forward; who resumes a run is told
             found.append([path, name, {"lost": type(value).__name__}])
     return found
+
+
+def packed(values: Sequence[Any], where: str) -> torch.Tensor:
+    """Members' extra states beside their weights: uint8 ``[M, bytes]``, JSON that ends with zeros; see `unpacked`."""
+    rows = []
+    for value in values:
+        try:
+            tree = _told(value)
+        except TypeError:
+            words = f"{where}: a {type(value).__name__} is not saved with the weights, whose module will have a new one"
+            warnings.warn(words, StoreWarning, stacklevel=2)
+            tree = {"lost": type(value).__name__}
+        rows.append(torch.frombuffer(bytearray(json.dumps(tree, default=_text).encode()), dtype=torch.uint8))
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def unpacked(row: torch.Tensor, new: Any) -> Any:
+    """What `packed` was given for a member; `new` where it couldn't be kept."""
+    tree = json.loads(row.cpu().numpy().tobytes().rstrip(b"\0"), object_hook=_tensor)
+    return new if _is_lost(tree) else _from(tree)
+
+
+def unpacked_states(weights: Mapping[str, torch.Tensor], module: nn.Module) -> dict[str, Any]:
+    """A member's saved weights as a `state_dict` of its plain module."""
+    beside = {k: m.get_extra_state() for k, m in kept_beside(module).items()}
+    return {**beside, **{k: unpacked(v, beside[k]) if k in beside else v for k, v in weights.items()}}
+
+
+def _text(tensor: torch.Tensor) -> dict[str, Any]:
+    raw = tensor.detach().cpu().contiguous()
+    held = base64.b64encode(raw.reshape(-1).view(torch.uint8).numpy().tobytes()).decode()
+    return {"tensor": [str(raw.dtype).removeprefix("torch."), list(raw.shape), held]}
+
+
+def _tensor(found: dict[str, Any]) -> Any:
+    if found.keys() != {"tensor"}:
+        return found
+    dtype, shape, held = found["tensor"]
+    return (
+        torch.frombuffer(bytearray(base64.b64decode(held)), dtype=torch.uint8).view(getattr(torch, dtype)).view(shape)
+    )
 
 
 def attributes_from(told: Sequence[Sequence[Any]]) -> dict[tuple[str, str], Any]:

@@ -15,6 +15,7 @@ from hfta_nb.grid import Variant, show
 from hfta_nb.html import pairs
 from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import undisturbed
+from hfta_nb.step import unpacked_states
 from hfta_nb.study import code, keeping
 from hfta_nb.study.protocol import Study
 from hfta_nb.train.settings import weights_at
@@ -99,7 +100,7 @@ class Result:
         with undisturbed():
             module = study.family.member(**group.arguments[index]).to(study.dtype)
         try:
-            module.load_state_dict(weights)
+            module.load_state_dict(unpacked_states(weights, module))
         except RuntimeError as error:
             raise StoreError(
                 f"the saved weights don't fit the family ({error})",

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hfta_nb import events as ev
 from hfta_nb.events import Event
@@ -249,4 +250,8 @@ class Members:
         for name, value in weights.items():
             if name not in self.best:
                 self.best[name] = value.new_zeros(len(self.all), *value.shape[1:])
+            best = self.best[name]
+            if best.shape[1:] != value.shape[1:]:  # states beside the weights, of as many bytes as they need
+                most = max(best.shape[1], value.shape[1])
+                value, self.best[name] = (functional.pad(v, (0, most - v.shape[1])) for v in (value, best))
             self.best[name][slots] = value[places]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,3 +217,69 @@ def test_a_model_s_own_extra_state_is_saved(make: Callable[..., nn.Module], way:
     for i, module in enumerate(modules):
         expected = [module(X) for _ in range(4)]
         torch.testing.assert_close(out[i], expected[-1], rtol=1e-10, atol=1e-10)
+
+
+class Wide(nn.Module):
+    """Members of unlike width, with a mean and a number in the extra state of a submodule."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.first, self.scale, self.last = nn.Linear(4, width), Scaled(), nn.Linear(width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.scale(self.first(x)))  # type: ignore[no-any-return]
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.calls = torch.zeros((), dtype=torch.float64), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean, self.calls = self.mean + x.detach().mean(), self.calls + 1
+        return x + self.mean / max(self.calls, 1)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"mean": self.mean, "calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.mean, self.calls = state["mean"], state["calls"]
+
+
+@pytest.mark.parametrize("widths", [(4, 4, 4), (3, 4, 5)], ids=["alike", "padded"])
+def test_rows_have_the_members_own_extra_states(widths: tuple[int, ...]) -> None:
+    modules = [Wide(w).double() for w in widths]
+    array, other = (hfta.fuse([copy.deepcopy(module) for module in modules]) for _ in range(2))
+    for i, module in enumerate(modules):
+        for _ in range(i):  # a plain module's state, of another number of calls for each member
+            module(X)
+        array.load_member(i, module.state_dict())
+    other.load_state_dict(array.state_dict())
+    for i, (module, row) in enumerate(zip(modules, array.state_dict()["scale._extra_state"], strict=True)):
+        assert row == {"mean": module.scale.mean, "calls": i}
+        plain = Wide(widths[i]).double()
+        plain.load_state_dict(array.narrower(i)({k: v[i] for k, v in array.state_dict().items()}))
+        torch.testing.assert_close(plain.eval()(X), copy.deepcopy(module).eval()(X), rtol=1e-12, atol=0)
+    found = array(X), other(X)
+    for i, module in enumerate(modules):
+        expected = module(X)
+        for out in found:
+            torch.testing.assert_close(out[i], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("grid", [{"lr": [0.1, 0.01]}, {"lr": [0.1], "width": [3, 5]}], ids=["alike", "padded"])
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_study_takes_extra_states_home(grid: dict[str, Any], serial: bool, tmp_path: Path) -> None:
+    study = hfta.Study(
+        Wide, grid, (X, torch.zeros(len(X), 1, dtype=X.dtype)), epochs=2, batch_size=4, dtype="float64",
+        serial=serial, directory=tmp_path,
+    )  # fmt: skip
+    study.fit()
+    for i in range(2):
+        scale = study.member(i).module().get_submodule("scale")
+        assert scale.calls > 0
+        assert scale.mean.dtype == torch.float64
+    assert study.check()["equal"].all()
+    plain, again = (s.member(0).module() for s in (study, hfta.Study.load(tmp_path, family=Wide, data=study.data)))
+    torch.testing.assert_close(plain(X), again(X), rtol=0, atol=0)
