@@ -120,12 +120,20 @@ def test_other_threads_go_on_with_the_numbers_of_before(name: str) -> None:
     assert found == [draw() for _ in found]
 
 
-def test_functions_are_the_true_ones_where_no_other_thread_draws() -> None:
+@pytest.fixture
+def undrawn() -> None:
+    """As if no other thread had drawn from Python's and NumPy's streams before."""
+    process_streams._Process.calls = 0
+    process_streams._install(False)
+
+
+def test_functions_are_the_true_ones_where_no_other_thread_draws(
+    undrawn: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def functions() -> list[Any]:
         return [{**vars(module)} for module in (random, np.random)]
 
-    with one_thread():  # without the threads of the tests before this one
-        before = functions()
+    before = functions()
     with busy(lambda: torch.rand(3)):
         with one_thread():
             assert functions() != before
@@ -134,13 +142,13 @@ def test_functions_are_the_true_ones_where_no_other_thread_draws() -> None:
         with one_thread():
             time.sleep(0.1)
         assert functions() != before
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
     with one_thread():
         assert functions() == before
 
 
-def test_a_thread_that_draws_seldom_changes_nothing() -> None:
-    with one_thread():  # without the threads of the tests before this one
-        _seed()
+def test_a_thread_that_draws_seldom_changes_nothing(undrawn: None) -> None:
+    _seed()
     alone, other = random.random(), list[float]()
     expected = [random.random(), np.random.rand()]
     inside, over = threading.Event(), threading.Event()
@@ -165,10 +173,8 @@ def test_a_thread_that_draws_seldom_changes_nothing() -> None:
     assert other == expected
 
 
-def test_what_the_context_waits_for_is_not_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_context_waits_for_is_not_held_up(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_streams, "_WAIT_S", 0.05)
-    with one_thread():
-        pass
     ready = threading.Event()
     thread = threading.Thread(target=lambda: (ready.wait(), random.random()))
     thread.start()
