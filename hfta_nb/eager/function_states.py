@@ -9,6 +9,7 @@ the model are, and shown between calls (`shown_attributes`): what hooks of the m
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,6 +22,7 @@ from hfta_nb.eager.function_values import FunctionValues, Version, is_replaced, 
 from hfta_nb.eager.holders import GONE, Holder
 from hfta_nb.eager.mutable_values import copy_value, is_mutable, same_value
 from hfta_nb.eager.reach import Reach
+from hfta_nb.eager.shared_memory import Key, Watched, overlapping, parts
 from hfta_nb.eager.shown_attributes import divided, together
 from hfta_nb.errors import FusionError
 from hfta_nb.members.held import walk
@@ -48,6 +50,7 @@ class FunctionStates:
         aside: the same of metrics in training while there is a validation, and the other way round; see `validating`.
         called: the functions of the call under way.
         writes: some of their code seems to change what it keeps.
+        in_backward: some of their code seems to do so in the backward; see `functions_in_backward`.
     """
 
     def __init__(self, members: int, shows: bool = True) -> None:
@@ -55,11 +58,13 @@ class FunctionStates:
         self.called: tuple[Any, ...] = ()
         self._model: nn.Module | None = None
         self._now: list[Holder] = []
-        self.writes = False
+        self.writes = self.in_backward = False
+        self._copies: tuple[Watched, list[tuple[str, Any, int]]] = Watched({}), []
         self._stuck: list[tuple[Any, str, Any]] = []
         self._own: dict[Place, Any] = {}
         self._shown: dict[Place, tuple[Any, list[Any]]] = {}
         self._seen: dict[Place, Any] = {}
+        self._views: set[Key] = set()  # that calls have made, and whose members' copies are apart
 
     # Calls.
 
@@ -71,7 +76,7 @@ class FunctionStates:
             return
         self.called, self._model = functions, model
         reach = self._reached(functions)
-        self._now, self.writes = reach.holders, reach.writes
+        self._now, self.writes, self.in_backward = reach.holders, reach.writes, reach.in_backward
         self._stuck = [(v, label, position(v)) for v, label in reach.stuck]
         for holder in self._now:
             self._take_written(holder)
@@ -82,7 +87,13 @@ class FunctionStates:
         finally:
             for holder in self._now:
                 self._show(holder)
-            self.called, self._now, self._stuck, self._model, self.writes = (), [], [], None, False
+            self.called, self._now, self._stuck, self._model, self._copies = (), [], [], None, (Watched({}), [])
+            self.writes = self.in_backward = False
+
+    @property
+    def holders(self) -> list[Holder]:
+        """What the functions of this call reach."""
+        return self._now
 
     @contextmanager
     def of_one(self, functions: tuple[Any, ...]) -> Iterator[None]:
@@ -176,15 +187,19 @@ class FunctionStates:
         """
         holders = self._now
         before = {id(h): h.values() for h in holders}
-        contents = self._contents(holders, before, given)
+        contents = self.contents(holders, before, given)
         # The originals may be part of a graph, and are what other members begin with.
         work = {place: content for place, content in contents.items() if is_replaced(content)}
         for (holder, name), value in {**work, **given}.items():
             holder.put(name, value)
         start = {id(h): h.values() for h in holders} if work or given else before
+        views = self._views | overlapping(parts(_by_place(holders, before)))
+        watched = Watched(parts(_by_place(holders, start)))
         try:
             yield
         finally:
+            written = self._after_call(watched, views)
+            self._note_copies({**work, **given})
             changed = dict[Place, Any]()
             for holder in holders:
                 own, old, now = before[id(holder)], start[id(holder)], holder.values()
@@ -200,8 +215,34 @@ class FunctionStates:
                     own[name] = put_back(own[name], contents[place])
                 holder.put(name, own.get(name, GONE))
         self._check(contents)
+        if written:
+            raise FusionError(
+                "a function that is called for each member keeps a view, and writes into what it is a view of",
+                where=", ".join(written),
+                accepted="tensors and arrays that share no memory",
+                remedy="keep one of them, and take the view in each call: self.buffer[0]",
+            )
 
-    def _contents(
+    def _after_call(self, watched: Watched, views: set[Key]) -> list[str]:
+        """Note the views that a call leaves. Returns which of all were written into."""
+        now = parts(_by_place(self._now, {id(h): h.values() for h in self._now}))
+        made = overlapping(now)
+        self._views = made | {k for k in self._views if k in now and now[k] is watched.values.get(k)}
+        return sorted({h.path(name) for (h, name), _ in watched.written(views | made)})
+
+    def _note_copies(self, copies: Mapping[Place, Any]) -> None:
+        """Note the values that a call has worked on, which its backward may still refer to."""
+        if self.in_backward:
+            sizes = [(h.path(n), v, len(v)) for (h, n), v in copies.items() if isinstance(v, list | dict | set | deque)]
+            self._copies = Watched(parts(copies)), sizes
+
+    def changed_copies(self) -> list[str]:
+        """Where the values that the last call of a block has worked on have been written into since."""
+        tensors, sizes = self._copies
+        written = [h.path(name) for (h, name), _ in tensors.written(tensors.values)]
+        return written + [label for label, value, size in sizes if len(value) != size]
+
+    def contents(
         self, holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]], given: Mapping[Place, Any]
     ) -> dict[Place, Any]:
         """Copies of the values whose content may change; of tensors that no code seems to change, versions."""
@@ -302,7 +343,7 @@ class FunctionStates:
         """Those of some members, copied."""
         other = FunctionStates(len(indices), self.shows)
         other.values, other.aside = self.values.select(indices), self.aside.select(indices)
-        other._seen = dict(self._seen)
+        other._seen, other._views = dict(self._seen), set(self._views)
         return other
 
     def copy_member(self, src: int, dst: int) -> None:
@@ -316,6 +357,7 @@ class FunctionStates:
             own.drop(index)
             own.keep(index, given.select([src]).of(0))
         self._seen = {**source._seen, **self._seen}
+        self._views |= source._views
 
     @classmethod
     def joined(cls, a: FunctionStates, b: FunctionStates) -> FunctionStates:
@@ -338,3 +380,7 @@ class FunctionStates:
         self.values = values.copy()
         for holder in shown.values():
             self._show(holder)
+
+
+def _by_place(holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]]) -> dict[Place, Any]:
+    return {(holder, name): value for holder in holders for name, value in values[id(holder)].items()}

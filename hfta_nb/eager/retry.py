@@ -15,6 +15,7 @@ from hfta_nb.eager.divergence import Mismatch
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
+from hfta_nb.eager.functions_in_backward import follow
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.model_hooks import all_hooks
@@ -70,7 +71,10 @@ def run_with_retry(
         with state.own_attributes(), state.functions.used(functions, state.skeleton):
             state.engine.follow_root()
             _draw_beside(state, inputs)
-            return _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
+            result = _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
+            if computation.functions:
+                follow(state.functions, result)
+            return result
     finally:
         state.engine.process_streams.end()
 
