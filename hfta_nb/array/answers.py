@@ -10,7 +10,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Self, overload
 
 import torch
@@ -53,7 +53,8 @@ class Answering:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the model has (`array.hidden = None`), for all members."""
         held = _attributes(self)
-        if name in held and name not in self.__dict__ and not hasattr(type(self), name):
+        own = getattr(type(self), name, None)
+        if name in held and name not in self.__dict__ and (own is None or _is_method(name, own)):
             held[name] = value
         else:
             super().__setattr__(name, value)
@@ -142,6 +143,11 @@ def _attributes(array: Answering) -> dict[str, Any]:
     none while the array is being made."""
     own = array.__dict__
     return own["_model"].__dict__ if own.get("_built") else {}
+
+
+def _is_method(name: str, own: Any) -> bool:
+    """Whether a class attribute is a method of arrays, which nobody means to replace; a model may have its name."""
+    return isinstance(own, FunctionType) and not hasattr(nn.Module, name)
 
 
 def _torch_optimizer(frame: FrameType) -> type[Optimizer] | None:

@@ -17,6 +17,7 @@ from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
 from hfta_nb.eager.functions_in_backward import follow
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.hidden_names import tell_of_hidden
 from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.model_hooks import all_hooks
 from hfta_nb.eager.outcome import Computation
@@ -74,6 +75,7 @@ def run_with_retry(
             result = _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
             if computation.functions:
                 follow(state.functions, result)
+            tell_of_hidden(state)
             return result
     finally:
         state.engine.process_streams.end()
