@@ -172,7 +172,8 @@ def _tell(frame: FrameType) -> None:
             f"torch.optim.{kind.__name__} on the parameters of an array takes all members for one model; "
             f"hfta_nb.optim.{kind.__name__}(array, ...) has the same arguments, each one value, or one per member"
         )
-        warnings.warn(text, ArrayWarning, stacklevel=_outside(frame, "torch."))
+        # `foreign_optimizers` wraps a constructor of torch's.
+        warnings.warn(text, ArrayWarning, stacklevel=_outside(frame, "torch.", "hfta_nb.array.foreign_optimizers"))
 
 
 def _watched(clip: Callable[..., Any]) -> Callable[..., Any]:
@@ -197,9 +198,9 @@ for _place, _name in ((clip_grad, "_clip_grads_with_norm_"), (nn.utils, "clip_gr
         setattr(_place, _name, _watched(getattr(_place, _name)))
 
 
-def _outside(frame: FrameType | None, package: str) -> int:
-    """The `stacklevel`, for a warning of `_tell`, of the first frame outside of any package."""
+def _outside(frame: FrameType | None, *packages: str) -> int:
+    """The `stacklevel`, for a warning of `_tell`, of the first frame outside of these packages."""
     level = 3  # `_tell`, `parameters`, and the frame itself
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(package):
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(packages):
         frame, level = frame.f_back, level + 1
     return level
