@@ -305,9 +305,13 @@ def _check_arguments(name: str, function: Callable[..., Any]) -> None:
     except TypeError as error:
         single = len(signature.parameters) == 1
         remedy = f"lambda output, y: {name}(output)" if single else "give all others a default, or by functools.partial"
-        raise FamilyError(f"does not take an output and a target ({error})", where=f"metric {name}",
-                          got=f"{name}({', '.join(signature.parameters)})", accepted="a function of one member's output and the target",
-                          remedy=remedy) from error  # fmt: skip
+        raise FamilyError(
+            f"does not take an output and a target ({error})",
+            where=f"metric {name}",
+            got=f"{name}({', '.join(signature.parameters)})",
+            accepted="a function of one member's output and the target",
+            remedy=remedy,
+        ) from error
 
 
 def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
