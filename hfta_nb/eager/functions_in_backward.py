@@ -1,4 +1,4 @@
-"""Finds what the backward of a loss changes: by hooks of tensors, by `torch.autograd.Function`, by checkpoints.
+"""Finds what the backward of a loss or of a model's hook changes: by hooks of tensors, own functions, checkpoints.
 
 A loss is computed for each member with what it keeps for that member; the backward runs later, for several members at
 once, and more often, as where calls are compared. What it changes can't be kept for each member, and is an error.
@@ -17,6 +17,7 @@ from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.function_values import put_back, same
 from hfta_nb.eager.holders import GONE
 from hfta_nb.errors import FusionError
+from hfta_nb.members.tree import flatten
 
 
 class BackwardChangeError(FusionError):
@@ -47,15 +48,17 @@ def watch(functions: FunctionStates) -> Callable[[], None]:
 
 
 def follow(functions: FunctionStates, result: Any) -> None:
-    """Let every backward of a call's result, a tensor, check that it changes nothing that the functions keep."""
-    if not functions.in_backward or not isinstance(result, Tensor) or not result.requires_grad:
+    """Let every backward of a call's result check that it changes nothing that the functions keep."""
+    if not functions.in_backward:
         return
     holders = functions.holders
 
     def begin(grad: Tensor) -> None:
         torch.autograd.Variable._execution_engine.queue_callback(_watch(functions, holders))
 
-    result.register_hook(begin)  # type: ignore[no-untyped-call]
+    for value in flatten(result)[0]:
+        if isinstance(value, Tensor) and value.requires_grad:
+            value.register_hook(begin)  # type: ignore[no-untyped-call]
 
 
 def _watch(functions: FunctionStates, holders: Any) -> Callable[[], None]:
@@ -75,11 +78,13 @@ def _watch(functions: FunctionStates, holders: Any) -> Callable[[], None]:
         changed += functions.changed_copies()
         if changed:
             raise BackwardChangeError(
-                "the backward of a loss changes what the loss keeps, which can't be kept for each member there",
+                "the backward changes what a loss or hook keeps, which can't be kept for each member there",
                 where=", ".join(sorted(set(changed))),
                 accepted="changes while the loss is computed, before it returns",
                 remedy="change it there; or give each member a loss of its own, outside: "
-                "torch.stack([losses[i](out, y) for i, out in enumerate(array(x))]).sum().backward()",
+                "torch.stack([losses[i](out, y) for i, out in enumerate(array(x))]).sum().backward(); for gradients "
+                "within a model, let a forward hook keep the output, and register its hook after array(x): it has the "
+                "member axis",
             )
 
     return check

@@ -73,7 +73,7 @@ def run_with_retry(
             state.engine.follow_root()
             _draw_beside(state, inputs)
             result = _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
-            if computation.functions:
+            if not computation.backward:
                 follow(state.functions, result)
             tell_of_hidden(state)
             return result

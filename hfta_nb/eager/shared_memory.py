@@ -6,7 +6,8 @@ what is written into one would not be seen in the other.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,19 +16,28 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-from hfta_nb.members.tree import flatten, versions
+from hfta_nb.members.tree import versions
 
 Key = tuple[Any, int]
 """The place of a value, and the number of the tensor or array within it."""
 
+_MOST_DEPTH = 4
 _MOST_WORK = 10_000
 """Steps after which two arrays of unusual strides count as overlapping."""
 
 
 def parts(values: Mapping[Any, Any]) -> dict[Key, Any]:
     """The tensors and arrays in values, by key."""
-    found = ((place, enumerate(flatten(value)[0])) for place, value in values.items())
-    return {(place, i): v for place, leaves in found for i, v in leaves if isinstance(v, Tensor | np.ndarray)}
+    return {(place, i): v for place, value in values.items() for i, v in enumerate(_held(value))}
+
+
+def _held(value: Any, depth: int = 0) -> Iterator[Any]:
+    """The tensors and arrays in a value and in containers within it; objects are places of their own."""
+    if isinstance(value, Tensor | np.ndarray):
+        yield value
+    elif depth < _MOST_DEPTH and isinstance(value, list | tuple | set | deque | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _held(inner, depth + 1)
 
 
 def overlapping(values: Mapping[Key, Any]) -> set[Key]:

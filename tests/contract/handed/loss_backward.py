@@ -24,7 +24,7 @@ def _attribute(name: str) -> str:
 
 
 def backward_of(name: str) -> dict[str, tuple[type[Exception], str]]:
-    return dict.fromkeys(FORMS, (FusionError, f"{name.partition('.')[2] or name}: the backward of a loss changes"))
+    return dict.fromkeys(FORMS, (FusionError, f"{name.partition('.')[2] or name}: the backward changes"))
 
 
 def view_of(name: str) -> dict[str, tuple[type[Exception], str]]:
