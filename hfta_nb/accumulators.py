@@ -194,12 +194,10 @@ def of_torchmetrics(name: str, metric: Any) -> Factory | None:
             which is taken batch by batch.
 
     Raises:
-        FamilyError: it is a collection of several.
+        FamilyError: it is a class.
     """
     if isinstance(metric, type) and _is_of(metric, "Metric"):
         raise FamilyError("a class", where=name, got=metric, remedy=f"make one: {metric.__name__}(...)")
-    if _is_of(type(metric), "MetricCollection"):
-        raise FamilyError("several metrics", where=name, got=list(metric), remedy="give each of them by its own name")
     if _is_of(type(metric), "Metric"):
         return functools.partial(OfObject, metric)
     function = metric
@@ -208,6 +206,11 @@ def of_torchmetrics(name: str, metric: Any) -> Factory | None:
     if str(getattr(function, "__module__", "")).startswith(f"{PACKAGE}.functional"):
         return functools.partial(OfFunction, metric)
     return None
+
+
+def collected(metric: Any) -> dict[str, Any] | None:
+    """The metrics of a `torchmetrics.MetricCollection`, by name with its prefix and postfix; None of anything else."""
+    return dict(metric.items()) if _is_of(type(metric), "MetricCollection") else None
 
 
 def is_of_function(factory: Factory | None) -> bool:
@@ -304,8 +307,15 @@ class Accumulators:
         many = isinstance(found, Mapping | Sequence)
         value = None if many else torch.as_tensor(found, dtype=torch.float64, device=self.device)
         if value is None or value.numel() != 1:
-            got = type(found).__name__ if value is None else tuple(value.shape)
-            raise FamilyError("a metric that is not one number", where=name, got=got, accepted="a scalar")
+            got = type(found).__name__
+            raise FamilyError(
+                "a metric that is not one number",
+                where=f"metric {name}",
+                got=got if value is None else f"a tensor {list(value.shape)}",
+                accepted="one number per member",
+                remedy='ask torchmetrics for a mean over classes, average="macro"; or give each number a name of its '
+                f'own, by a function of the whole set: metrics={{"{name}_0": lambda output, y: m(output, y)[0], ...}}',
+            )
         return value.reshape(())
 
     def select(self, keep: Sequence[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,10 +12,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from hfta_nb import frechet
-from hfta_nb.accumulators import Factory, is_of_function, of_torchmetrics
+from hfta_nb.accumulators import Factory, collected, is_of_function, of_torchmetrics
 from hfta_nb.directions import direction_of, more_is_better
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED, classes_last, prediction
@@ -263,18 +265,72 @@ def _predicted(output: Any, target: Any) -> Tensor:
     return prediction(output)
 
 
+ACCEPTED = f"a function of (output, target), Metric, one of torchmetrics, or one of {', '.join(BUILT_IN)}"
+
+
+def built_in(name: str) -> Metric:
+    """The built-in metric of a name.
+
+    Raises:
+        FamilyError: there is none.
+    """
+    if name not in BUILT_IN:
+        near = difflib.get_close_matches(name, BUILT_IN, 1)
+        remedy = f"did you mean {near[0]}?" if near else ""
+        raise FamilyError("not a metric", where="metrics", got=name, accepted=ACCEPTED, remedy=remedy)
+    return BUILT_IN[name]
+
+
+def _in_full(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics with those that are given by name, and those of a collection each by its own."""
+    found: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        several = collected(metric)
+        if several is None:
+            found[name] = built_in(metric) if isinstance(metric, str) else metric
+        else:
+            found |= {f"{name}_{own}": value for own, value in several.items()}
+    return found
+
+
+def _check_arguments(name: str, function: Callable[..., Any]) -> None:
+    """See that a metric can be called with an output and a target.
+
+    Raises:
+        FamilyError: it takes fewer, or asks for more.
+    """
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        signature = inspect.signature(called)
+    except (ValueError, TypeError):
+        return  # functions written in C do not tell what they take
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        single = len(signature.parameters) == 1
+        remedy = f"lambda output, y: {name}(output)" if single else "give all others a default, or by functools.partial"
+        raise FamilyError(
+            f"does not take an output and a target ({error})",
+            where=f"metric {name}",
+            got=f"{name}({', '.join(signature.parameters)})",
+            accepted="a function of one member's output and the target",
+            remedy=remedy,
+        ) from error
+
+
 def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
     """Check named metrics, and look up which way is better where nobody says it; see `directions`.
 
-    Metrics of torchmetrics say it themselves. An object of torchmetrics is updated with a member's prediction (logits,
-    as the model gives them) and the target, batch by batch, and computed over the whole epoch. Functions see the whole
-    validation set at once; see `Metric`.
+    A text is the name of a built-in metric; a collection of torchmetrics stands for its metrics. Metrics of
+    torchmetrics say themselves which way is better. An object of torchmetrics is updated with a member's prediction
+    (logits, as the model gives them) and the target, batch by batch, and computed over the whole epoch. Functions see
+    the whole validation set at once; see `Metric`.
 
     Raises:
-        FamilyError: one of them can't be called, or has the name of the loss.
+        FamilyError: one of them can't be called with an output and a target, is not known, or has the name of the loss.
     """
     found = {}
-    for name, metric in metrics.items():
+    for name, metric in _in_full(metrics).items():
         if not isinstance(name, str) or not name.isidentifier() or name == "loss":
             raise FamilyError("not a name for a metric", got=name, accepted="an identifier other than loss")
         if not callable(metric):
@@ -282,13 +338,15 @@ def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
                 "not a metric",
                 where=name,
                 got=metric,
-                accepted="a callable of (output, target), Metric, or one of torchmetrics",
+                accepted=ACCEPTED,
             )
         given = metric if isinstance(metric, Metric) else Metric(metric)
         bare = given.finish is None and given.accumulator is None and not given.additive
         kept = of_torchmetrics(name, given.function) if bare else None
         if kept is not None:
             given = replace(given, function=_predicted, accumulator=kept)
+        else:
+            _check_arguments(name, given.function)
         if given.maximize is None:
             given = replace(given, maximize=more_is_better(name, metric if kept else given.function))
         found[name] = given

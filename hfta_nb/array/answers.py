@@ -10,7 +10,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Self, overload
 
 import torch
@@ -57,7 +57,8 @@ class Answering:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; one that the model has (`array.hidden = None`), for all members."""
         held = _attributes(self)
-        if name in held and name not in self.__dict__ and not hasattr(type(self), name):
+        own = getattr(type(self), name, None)
+        if name in held and name not in self.__dict__ and (own is None or _is_method(name, own)):
             held[name] = value
         else:
             super().__setattr__(name, value)
@@ -148,6 +149,11 @@ def _attributes(array: Answering) -> dict[str, Any]:
     return own["_model"].__dict__ if own.get("_built") else {}
 
 
+def _is_method(name: str, own: Any) -> bool:
+    """Whether a class attribute is a method of arrays, which nobody means to replace; a model may have its name."""
+    return isinstance(own, FunctionType) and not hasattr(nn.Module, name)
+
+
 def _torch_optimizer(frame: FrameType) -> type[Optimizer] | None:
     """The class of the optimizer whose constructor runs in this frame; otherwise None."""
     made = frame.f_locals.get("self") if frame.f_code.co_name == "__init__" else None
@@ -172,7 +178,8 @@ def _tell(frame: FrameType) -> None:
             f"torch.optim.{kind.__name__} on the parameters of an array takes all members for one model; "
             f"hfta_nb.optim.{kind.__name__}(array, ...) has the same arguments, each one value, or one per member"
         )
-        warnings.warn(text, ArrayWarning, stacklevel=_outside(frame, "torch."))
+        # `foreign_optimizers` wraps a constructor of torch's.
+        warnings.warn(text, ArrayWarning, stacklevel=_outside(frame, "torch.", "hfta_nb.array.foreign_optimizers"))
 
 
 _NORMS = "torch.nn.utils.{0} on the parameters of an array {1}; hfta_nb.optim.{0}(array{2}) {3} each member {4}"
@@ -221,9 +228,9 @@ nn.utils.parameters_to_vector = _refused(
 )
 
 
-def _outside(frame: FrameType | None, package: str) -> int:
-    """The `stacklevel`, for a warning of `_tell`, of the first frame outside of any package."""
+def _outside(frame: FrameType | None, *packages: str) -> int:
+    """The `stacklevel`, for a warning of `_tell`, of the first frame outside of these packages."""
     level = 3  # `_tell`, `parameters`, and the frame itself
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(package):
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(packages):
         frame, level = frame.f_back, level + 1
     return level

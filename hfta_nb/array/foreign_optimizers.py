@@ -9,6 +9,7 @@ of them alone.
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -232,6 +233,32 @@ def _differ(together: Sequence[Tensor], apart: Sequence[Sequence[Tensor]]) -> bo
             return True
     return False
 
+
+def _telling_of_axes(make: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of an optimizer of matrices, whose error on an array's parameters says what to use."""
+
+    @functools.wraps(make)
+    def telling(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        try:
+            make(self, *args, **kwargs)
+        except ValueError as error:
+            held = [p for group in getattr(self, "param_groups", ()) for p in group["params"]]
+            refused = next((p for p in held if p.ndim != 2 and owner_of(p) is not None), None)
+            if refused is None:
+                raise
+            raise OptimError(
+                "takes matrices, and a parameter of an array has the member axis before its own",
+                where=f"torch.optim.{type(self).__name__}",
+                got=list(refused.shape),
+                accepted="the parameters of one module",
+                remedy=f"{cure(type(self))}, of matrices: [p for p in array.parameters() if p.dim() == 3]",
+            ) from error
+
+    return telling
+
+
+if hasattr(torch.optim, "Muon"):
+    torch.optim.Muon.__init__ = _telling_of_axes(torch.optim.Muon.__init__)  # type: ignore[method-assign]
 
 _watching: Callable[[], None] = register_optimizer_step_pre_hook(before_step).remove
 """Ends it."""

@@ -116,8 +116,8 @@ def _spoken(connection: socket.socket) -> str:
     except TimeoutError:
         if not said:
             return f"what listens there says nothing in {connection.gettimeout():g} s"
-    except OSError:  # it is closed at once
-        pass
+    except ConnectionError:
+        pass  # it is closed at once; what it has said until then tells what it is
     if _is_settings(said):
         return ""
     if not said:

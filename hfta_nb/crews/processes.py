@@ -123,13 +123,12 @@ class ProcessSite:
         return StreamServer(stream, consumers, on_dropped=on_dropped, patience_s=serving.PATIENCE_S)
 
     def wait(self, timeout_s: float) -> list[tuple[ProcessWorker, Report]]:
-        found = []
         try:
-            found.append(self._reports.get(timeout=timeout_s))
-            while not self._reports.empty():
-                found.append(self._reports.get())
+            found = [self._reports.get(timeout=timeout_s)]
         except queue.Empty:
-            pass
+            return []  # nothing has come in time
+        while not self._reports.empty():
+            found.append(self._reports.get())
         return found
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hfta_nb.eager.joined_values import copies_of, copy_of, joined
 from hfta_nb.eager.module_references import note_references, rebound
 from hfta_nb.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
-from hfta_nb.eager.overlaps import overlapped
+from hfta_nb.eager.shared_memory import overlapping, parts, view_error
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tensor_slots import TensorSlots
 from hfta_nb.members.tree import flatten, unflatten
@@ -240,7 +240,8 @@ def tracked_attributes(
         values = {(path, name): start[path].get(name, MISSING) for path, name in contents}
         altered = {place: value for place, value in values.items() if not _unchanged(value, contents[place])}
         written = {place: value for place, value in altered.items() if now[place[0]].get(place[1], MISSING) is value}
-        view = overlapped(written, {(path, name): now[path].get(name) for path, name in contents}) if written else None
+        held = {(path, name): now[path].get(name) for path, name in contents} if written else {}
+        view = next((place for place, _ in overlapping(parts(held)) if place in written), None)
         with suppress(Exception):  # an error here only occurs in a call that is repeated
             changes.update(copies_of(written, {}))
         for place, value in altered.items() if not keep else ():  # also of an object that the module has replaced
@@ -249,16 +250,7 @@ def tracked_attributes(
                 _set(modules[place[0]], place[1], _back(own, value, contents[place]))
         note_references(changes.values(), modules, prefix)
     if view is not None:
-        raise _view(view)
-
-
-def _view(place: AttributeKey) -> FusionError:
-    return FusionError(
-        "an attribute that forward writes in place shares memory with another one",
-        where=".".join(filter(None, place)),
-        accepted="attributes with memory of their own, or the same tensor or array under several names",
-        remedy="take the part of it where forward needs it: self.memory[:1]",
-    )
+        raise view_error("the model", ".".join(filter(None, view)))
 
 
 def values_of(root: nn.Module, slots: TensorSlots, places: Collection[AttributeKey]) -> dict[AttributeKey, Any]:

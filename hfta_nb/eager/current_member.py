@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import Tensor, nn
 
 from hfta_nb.eager.foreign_reads import ForeignReads
+from hfta_nb.eager.hidden_names import shown
 from hfta_nb.errors import FusionError
 from hfta_nb.members.tree import flatten
 
@@ -117,7 +119,9 @@ def _shown(module: nn.Module | None, state: ArrayState) -> Iterator[None]:
     else:
         own.update(dict.fromkeys(CONTAINERS, _Refused()), forward=_Refused())
     try:
-        yield
+        read = _refuse if module is None else partial(getattr, module)
+        with shown(face, before["_model"] if module is None else module, read):
+            yield
     finally:
         for name in (*CONTAINERS, "_model"):
             own[name] = before[name]

@@ -9,6 +9,7 @@ the model are, and shown between calls (`shown_attributes`): what hooks of the m
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,8 +22,8 @@ from hfta_nb.eager.function_values import FunctionValues, Version, is_replaced, 
 from hfta_nb.eager.holders import GONE, Holder
 from hfta_nb.eager.joined_values import joined
 from hfta_nb.eager.mutable_values import copy_value, is_mutable, same_value
-from hfta_nb.eager.overlaps import overlapped
 from hfta_nb.eager.reach import Reach
+from hfta_nb.eager.shared_memory import Key, Watched, overlapping, parts, view_error
 from hfta_nb.eager.shown_attributes import divided, together
 from hfta_nb.errors import FusionError
 from hfta_nb.members.held import walk
@@ -50,6 +51,7 @@ class FunctionStates:
         aside: the same of metrics in training while there is a validation, and the other way round; see `validating`.
         called: the functions of the call under way.
         writes: some of their code seems to change what it keeps.
+        in_backward: some of their code seems to do so in the backward; see `functions_in_backward`.
     """
 
     def __init__(self, members: int, shows: bool = True) -> None:
@@ -57,11 +59,13 @@ class FunctionStates:
         self.called: tuple[Any, ...] = ()
         self._model: nn.Module | None = None
         self._now: list[Holder] = []
-        self.writes = False
+        self.writes = self.in_backward = False
+        self._copies: tuple[Watched, list[tuple[str, Any, int]]] = Watched({}), []
         self._stuck: list[tuple[Any, str, Any]] = []
         self._own: dict[Place, Any] = {}
         self._shown: dict[Place, tuple[Any, list[Any]]] = {}
         self._seen: dict[Place, Any] = {}
+        self._views: set[Key] = set()  # that calls have made, and whose members' copies are apart
 
     # Calls.
 
@@ -73,7 +77,7 @@ class FunctionStates:
             return
         self.called, self._model = functions, model
         reach = self._reached(functions)
-        self._now, self.writes = reach.holders, reach.writes
+        self._now, self.writes, self.in_backward = reach.holders, reach.writes, reach.in_backward
         self._stuck = [(v, label, position(v)) for v, label in reach.stuck]
         for holder in self._now:
             self._take_written(holder)
@@ -84,7 +88,13 @@ class FunctionStates:
         finally:
             for holder in self._now:
                 self._show(holder)
-            self.called, self._now, self._stuck, self._model, self.writes = (), [], [], None, False
+            self.called, self._now, self._stuck, self._model, self._copies = (), [], [], None, (Watched({}), [])
+            self.writes = self.in_backward = False
+
+    @property
+    def holders(self) -> list[Holder]:
+        """What the functions of this call reach."""
+        return self._now
 
     @contextmanager
     def of_one(self, functions: tuple[Any, ...]) -> Iterator[None]:
@@ -178,15 +188,19 @@ class FunctionStates:
         """
         holders = self._now
         before = {id(h): h.values() for h in holders}
-        contents = self._contents(holders, before, given)
+        contents = self.contents(holders, before, given)
         # The originals may be part of a graph, and are what other members begin with.
         work = {place: content for place, content in contents.items() if is_replaced(content)}
         for (holder, name), value in {**work, **given}.items():
             holder.put(name, value)
         start = {id(h): h.values() for h in holders} if work or given else before
+        views = self._views | overlapping(parts(_by_place(holders, before)))
+        watched = Watched(parts(_by_place(holders, start)))
         try:
             yield
         finally:
+            written = self._after_call(watched, views)
+            self._note_copies({**work, **given})
             changed = dict[Place, Any]()
             for holder in holders:
                 own, old, now = before[id(holder)], start[id(holder)], holder.values()
@@ -195,16 +209,36 @@ class FunctionStates:
                     content = own[name] if place in work else contents.get(place)
                     if place in given or not same(value, old.get(name, GONE), place in contents, content):
                         changed[place] = value
-            view = self._view(changed, contents, before)
             changes.update(self.values.copies(changed))
             for holder, name in {**changed, **work}:
                 own, place = before[id(holder)], (holder, name)
                 if place in contents and place not in work:
                     own[name] = put_back(own[name], contents[place])
                 holder.put(name, own.get(name, GONE))
-        self._check(contents, view)
+        self._check(contents)
+        if written:
+            raise view_error("a function that is called for each member", ", ".join(written))
 
-    def _contents(
+    def _after_call(self, watched: Watched, views: set[Key]) -> list[str]:
+        """Note the views that a call leaves. Returns which of all were written into."""
+        now = parts(_by_place(self._now, {id(h): h.values() for h in self._now}))
+        made = overlapping(now)
+        self._views = made | {k for k in self._views if k in now and now[k] is watched.values.get(k)}
+        return sorted({h.path(name) for (h, name), _ in watched.written(views | made)})
+
+    def _note_copies(self, copies: Mapping[Place, Any]) -> None:
+        """Note the values that a call has worked on, which its backward may still refer to."""
+        if self.in_backward:
+            sizes = [(h.path(n), v, len(v)) for (h, n), v in copies.items() if isinstance(v, list | dict | set | deque)]
+            self._copies = Watched(parts(copies)), sizes
+
+    def changed_copies(self) -> list[str]:
+        """Where the values that the last call of a block has worked on have been written into since."""
+        tensors, sizes = self._copies
+        written = [h.path(name) for (h, name), _ in tensors.written(tensors.values)]
+        return written + [label for label, value, size in sizes if len(value) != size]
+
+    def contents(
         self, holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]], given: Mapping[Place, Any]
     ) -> dict[Place, Any]:
         """Copies of the values whose content may change; of tensors that no code seems to change, versions."""
@@ -223,27 +257,12 @@ class FunctionStates:
                     found[holder, name] = copy_value(value, memo)
         return found
 
-    def _view(
-        self, changed: Mapping[Place, Any], contents: Mapping[Place, Any], before: Mapping[int, Mapping[Any, Any]]
-    ) -> str:
-        """The path of a value that has changed in place, and that shares memory with another one."""
-        held = {(holder, name): before[id(holder)][name] for holder, name in contents}
-        found = overlapped((place for place in changed if place in held), held)
-        return "" if found is None else found[0].path(found[1])
-
-    def _check(self, contents: Mapping[Place, Any], view: str) -> None:
+    def _check(self, contents: Mapping[Place, Any]) -> None:
         """Raise an error where something has changed that has no copy."""
         label = stuck = next((label for v, label, at in self._stuck if position(v) != at), "")
         for (holder, name), content in contents.items():
             if isinstance(content, Version) and content.changed():
                 label = holder.path(name)
-        if view:
-            raise FusionError(
-                "a function that is called for each member changes a value that shares memory with another one",
-                where=view,
-                accepted="values with memory of their own, or the same tensor or array under several names",
-                remedy="take the part of it where the function needs it: self.memory[:1]",
-            )
         if label:
             raise FusionError(
                 "a function that is called for each member changes a value that can't be kept for each",
@@ -320,7 +339,7 @@ class FunctionStates:
         """Those of some members, copied."""
         other = FunctionStates(len(indices), self.shows)
         other.values, other.aside = self.values.select(indices), self.aside.select(indices)
-        other._seen = dict(self._seen)
+        other._seen, other._views = dict(self._seen), set(self._views)
         return other
 
     def copy_member(self, src: int, dst: int) -> None:
@@ -334,6 +353,7 @@ class FunctionStates:
             own.drop(index)
             own.keep(index, given.select([src]).of(0))
         self._seen = {**source._seen, **self._seen}
+        self._views |= source._views
 
     @classmethod
     def joined(cls, a: FunctionStates, b: FunctionStates) -> FunctionStates:
@@ -356,3 +376,7 @@ class FunctionStates:
         self.values = values.copy()
         for holder in shown.values():
             self._show(holder)
+
+
+def _by_place(holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]]) -> dict[Place, Any]:
+    return {(holder, name): value for holder in holders for name, value in values[id(holder)].items()}

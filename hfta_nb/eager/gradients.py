@@ -14,6 +14,7 @@ from hfta_nb.eager.current_member import current
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
 from hfta_nb.eager.foreign_leaves import check_leaves
+from hfta_nb.eager.functions_in_backward import unchanged
 from hfta_nb.eager.numbers import as_tensors, is_number
 from hfta_nb.eager.results import concatenate
 from hfta_nb.eager.state import ArrayState
@@ -205,7 +206,7 @@ class Gradients:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
             total = losses.sum() if weights is None else (losses * weights).sum()
-            with uncast():
+            with uncast(), unchanged(self.state.functions):
                 self._observe_inputs(block, losses if weights is None else losses * weights)
                 alone = block.single or bool(self.state.engine.one_by_one)
                 own = self.state.engine.as_plain or any(map(own_function, nodes([total])))

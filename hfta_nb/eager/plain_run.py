@@ -12,6 +12,7 @@ from hfta_nb.eager.attributes import AttributeKey, AttributesBefore, tracked_att
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.function_states import Place
+from hfta_nb.eager.functions_in_backward import unchanged
 from hfta_nb.eager.outcome import (
     BUFFER,
     PARAMETER,
@@ -212,7 +213,7 @@ class PlainRun:
         self, outputs: Sequence[Tensor], grads: Sequence[Tensor] | None, plain: nn.Module, leaves: list[Any]
     ) -> MemberOutcome:
         """The gradients of parameters and inputs for those of the outputs; None for a number."""
-        with uncast():
+        with uncast(), unchanged(self.state.functions):
             if grads is None:
                 torch.autograd.backward(outputs)
             else:

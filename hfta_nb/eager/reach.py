@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -54,6 +55,8 @@ _WRITING = frozenset(
     )
 )
 """Names of functions that change an object."""
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""Where a module has its hooks."""
 _HANDED_ON = ("hfta_nb.losses", "hfta_nb.metrics", "hfta_nb.phases", "hfta_nb.members.held_losses")
 """Modules of this package whose objects hold functions of the user's."""
 _DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState)
@@ -73,13 +76,14 @@ class Reach:
         holders: of everything that may change.
         writes: True if some code seems to change a tensor or an object in place.
         rebinds: True if some code assigns global variables, those of an enclosing function, or attributes of a class.
+        in_backward: True if some code seems to run in the backward: hooks, custom functions, checkpoints.
         tensors: by id, each with how a person reaches it.
         stuck: values that advance when they are used, and that can't be copied, with how a person reaches them.
     """
 
     def __init__(self, functions: tuple[Any, ...], apart: nn.Module | None = None) -> None:
         self.holders: list[Holder] = []
-        self.writes = self.rebinds = False
+        self.writes = self.rebinds = self.in_backward = False
         self.tensors: dict[int, tuple[Tensor, str]] = {}
         self.stuck: list[tuple[Any, str]] = []
         self._seen: dict[int, Any] = {} if apart is None else {id(m): m for m in apart.modules()}
@@ -164,6 +168,9 @@ class Reach:
             return  # its members' state is its own
         self._hold(ModuleHolder, module, label)
         self._waiting += [(child, f"{label}.{name}") for name, child in module.named_children()]
+        hooks = [(h, f"{label}.{kind}") for kind in _HOOKS for h in getattr(module, kind).values()]
+        self._waiting += hooks
+        self.in_backward = self.in_backward or any("backward" in kind for _, kind in hooks)
         if not of_library(type(module)):
             self._class(type(module))
         elif module.training and module._buffers:  # as batch norm and spectral norm have, which they change
@@ -187,6 +194,7 @@ class Reach:
             self._class(kind)
 
     def _class(self, kind: type) -> None:
+        self.in_backward = self.in_backward or (issubclass(kind, Function) and not of_library(kind))
         for own in kind.__mro__:
             if of_library(own) or id(own) in self._scanned:
                 continue
@@ -218,6 +226,7 @@ class Reach:
     def _code(self, code: types.CodeType, scope: dict[str, Any], around: dict[str, Any]) -> None:
         names, writes, assigns = _seen_in(code)
         self.writes = self.writes or writes
+        self.in_backward = self.in_backward or any("hook" in n or "checkpoint" in n for n in names)
         if any(part in code.co_filename for part in INSTALLED):
             return
         self._names |= names

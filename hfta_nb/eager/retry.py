@@ -15,7 +15,9 @@ from hfta_nb.eager.divergence import Mismatch
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.execution_settings import ExecutionSettings
 from hfta_nb.eager.fallback import member_error
+from hfta_nb.eager.functions_in_backward import follow
 from hfta_nb.eager.handlers import install
+from hfta_nb.eager.hidden_names import tell_of_hidden
 from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.model_hooks import called_beside
 from hfta_nb.eager.outcome import Computation
@@ -70,7 +72,11 @@ def run_with_retry(
         with state.own_attributes(), state.functions.used(functions, state.skeleton):
             state.engine.follow_root()
             _draw_beside(state, inputs)
-            return _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
+            result = _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
+            if not computation.backward:
+                follow(state.functions, result)
+            tell_of_hidden(state)
+            return result
     finally:
         state.engine.process_streams.end()
 

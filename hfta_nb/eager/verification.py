@@ -20,6 +20,7 @@ from hfta_nb.eager.caller_backward import CallerBackward, Repeat, tell_of_failur
 from hfta_nb.eager.compare_outcomes import differences, mismatch, sensitive
 from hfta_nb.eager.divergence import first_divergence, rows_of
 from hfta_nb.eager.engine import Inputs
+from hfta_nb.eager.functions_in_backward import BackwardChangeError
 from hfta_nb.eager.member_gradients import MemberGradients
 from hfta_nb.eager.outcome import (
     BUFFER,
@@ -180,7 +181,7 @@ class MemberVerification:
 
         An output that can't be differentiated is no reason: the caller of the array may not want to.
         """
-        if out_of_memory(error):
+        if out_of_memory(error) or isinstance(error, BackwardChangeError):
             raise error
         if self.computation.backward or not self.plain_run.answered:
             tell_of_failure(self.state, self.member, error)

@@ -15,6 +15,7 @@ from torch import Tensor
 from hfta_nb.array import in_full, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
+from hfta_nb.optim.group_values import GroupValues
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.surgery import Surgery
@@ -36,7 +37,8 @@ class ArrayOptimizer(Surgery):
 
     Attributes:
         array: the array that is trained.
-        param_groups: live: what is assigned to ``param_groups[0]["lr"]`` is used from the next step on.
+        param_groups: live: what is assigned to ``param_groups[0]["lr"]`` is used from the next step on. One value per
+            member calculates as one number does: ``group["lr"] *= 0.9``.
         guard: makes what is entered around steps that are not bound, which may need memory.
         made: steps since it was built.
         how: how the members are updated, in words.
@@ -91,7 +93,7 @@ class ArrayOptimizer(Surgery):
 
     def _admit(self, group: Mapping[str, Any]) -> None:
         where = type(self).__name__ if not self.param_groups else f"{type(self).__name__}, group {len(self._names)}"
-        own = {**self.defaults, **listed(group, where)}
+        own = GroupValues({**self.defaults, **listed(group, where)}, len(self.array), self.kinds)
         taken = {name: k for k, names in enumerate(self._names) for name in names}
         if self.param_groups and ("param_names" in own) != ("param_names" in self.param_groups[0]):
             raise OptimError("some groups come with names of parameters and some without", where=where)

@@ -197,7 +197,8 @@ class Reader:
             if name not in group:
                 raise OptimError("no value for this hyperparameter", where=f"{self.where}, {name}")
             raw, seen = group[name], self._seen.get(name)
-            if seen is not None and type(raw) in _QUICK and type(raw) is type(seen[0]) and _same(raw, seen[0]):
+            kept = type(raw) if type(raw) in _QUICK else list if isinstance(raw, list) else None
+            if seen is not None and kept is type(seen[0]) and _same(raw, seen[0]):
                 found[name] = seen[1]
                 continue
             value = plain(raw)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import types
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from torch import nn
 
 from hfta_nb import losses, metrics, phases
+from hfta_nb.accumulators import collected
 from hfta_nb.data import task_of
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec, Bounds
@@ -134,7 +134,8 @@ def with_own(
             raise FamilyError("has a loss in each of its phases", where=f"{recipe.name}, loss", got=loss)
         more["loss"] = losses.checked(loss)
     if metrics_ is not None:
-        given = metrics_ if isinstance(metrics_, Mapping) else _by_names(metrics_)
+        several = collected(metrics_)
+        given = several or (metrics_ if isinstance(metrics_, Mapping) else _by_names(metrics_))
         more["metrics"] = metrics.checked(given)
     if param_groups is not None:
         if not callable(param_groups):
@@ -149,13 +150,14 @@ def _by_names(given: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for metric in listed:
         name = metric if isinstance(metric, str) else getattr(metric, "__name__", "")
-        function = metrics.BUILT_IN.get(metric) if isinstance(metric, str) else metric
+        if (several := collected(metric)) is not None:
+            found |= several
+            continue
+        function = metrics.built_in(metric) if isinstance(metric, str) else metric
         if not callable(function) or not name.isidentifier():
             accepted = 'a dict of functions by name, {"name": function}, or a list of functions that have names, or of '
             accepted += ", ".join(metrics.BUILT_IN)
-            near = difflib.get_close_matches(name, metrics.BUILT_IN, 1)
-            remedy = f"did you mean {near[0]}?" if near else ""
-            raise FamilyError("not metrics", where="metrics", got=metric, accepted=accepted, remedy=remedy)
+            raise FamilyError("not metrics", where="metrics", got=metric, accepted=accepted)
         found[name] = function
     return found
 

@@ -116,13 +116,24 @@ class Asking(abc.ABC):
         """A run begins: its time counts from here."""
         self._ends_s = math.inf if self.timeout_s is None else time.monotonic() + self.timeout_s
 
-    def preview(self) -> list[dict[str, Json]]:
-        """What the first trials' members train, unless trials are enqueued; nothing is asked for."""
+    def preview(self, fault: Callable[[list[dict[str, Json]]], str] = lambda _: "") -> list[dict[str, Json]]:
+        """What the first trials' members train, unless trials are enqueued; nothing is asked for.
+
+        Args:
+            fault: from what a trial's members would train to why they can't; empty where they can.
+        """
         other = copy.copy(self)
         other._ends_s = math.inf
         other.home, other.sampler = Home(), copy.deepcopy(self.sampler)
-        other.optuna, other._trials, other._touched = other._created(), {}, set()
-        self.foreseen = [config for trial in other.ask(self.slots) for config in self.configurations(trial)]
+        other.optuna, other._trials, other._of, other._touched = other._created(), {}, {}, set()
+        other.ended, self.foreseen = [], []
+        while other.free > 0:
+            for trial in other.ask(other.free):
+                configs = self.configurations(trial)
+                if why := fault(configs):
+                    other.refused(trial, why)
+                else:
+                    self.foreseen += configs
         return self.foreseen
 
     @property

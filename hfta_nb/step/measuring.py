@@ -87,7 +87,7 @@ def one_number(name: str, value: Any, device: torch.device) -> Tensor:
     if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex():
         raise FamilyError(
             "a metric that is not one number",
-            where=name,
+            where=f"metric {name}",
             got=f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else type(value).__name__,
             accepted="a number of Python or NumPy, or a tensor with one entry",
             remedy=_remedy(name, value),

@@ -161,7 +161,7 @@ def making(path: Path) -> Iterator[sqlite3.Connection]:
             try:
                 os.link(spare, path)  # which, unlike a replacement, fails where something is there by now
             except FileExistsError:
-                pass
+                pass  # another process was faster: its database stays, and this one is removed below
             except OSError:  # a disk that knows no links
                 os.replace(spare, path)
             files.sync(path.parent)

@@ -116,7 +116,8 @@ class Definition:
     def _planned(self, population: Any, keep_checkpoints: Any, directory: str | Path | None) -> None:
         """The first plan, and which weights are kept where."""
         self.added = list[adding.Added]()
-        self.rounds, self.plan_groups = populations.rounds_of(self, population), adding.planned(self, self.grid)
+        self.rounds = populations.rounds_of(self, population)
+        self.grid, self.plan_groups = searching.planned(self)
         self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
         self._begin_afresh(directory)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import GridError, HftaError, SearchError, StoreError, StudyError
-from hfta_nb.events import Control, Event
+from hfta_nb.events import Control, Event, Json
 from hfta_nb.grid import Grid, configurations
+from hfta_nb.plan import Group
 from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, extremes, heard, is_space
 from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import flag, positive, time_limit
@@ -110,7 +111,7 @@ def first(study: Study) -> None:
         return
     beside = study.grid.listed[len(searcher.foreseen) :]
     found: list[dict[str, Any]] = []
-    while not found and searcher.free > 0:
+    while searcher.free > 0:
         for trial in _plannable(study, searcher, searcher.ask(searcher.free)):
             configs = searcher.configurations(trial)
             searcher.started(trial, range(len(found), len(found) + len(configs)))
@@ -129,14 +130,37 @@ def _plannable(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> lis
     found = []
     for trial in trials:
         configs = searcher.configurations(trial)
-        try:
-            if not all(config in searcher.foreseen for config in configs):
-                adding.planned(study, Grid.of(configs))
-        except HftaError as error:
-            searcher.refused(trial, error.message)
+        known = all(config in study.grid.listed for config in configs)
+        if why := "" if known else _fault(study, configs):
+            searcher.refused(trial, why)
         else:
             found.append(trial)
     return found
+
+
+def _fault(study: Definition, configs: list[dict[str, Json]]) -> str:
+    """Why a trial's members can't be trained; empty where they can."""
+    try:
+        adding.planned(study, Grid.of(configs))
+    except HftaError as error:
+        return error.message
+    return ""
+
+
+def planned(study: Definition) -> tuple[Grid, list[Group]]:
+    """The grid and its groups; without those of a search's first trials that can't be trained, which fail alone.
+
+    Raises:
+        HftaError: none of all trials can be trained, or the study is no search.
+    """
+    try:
+        return study.grid, adding.planned(study, study.grid)
+    except HftaError:
+        found = [] if study.searcher is None else study.searcher.preview(lambda configs: _fault(study, configs))
+        if not found:
+            raise
+        grid = Grid.of(found)
+        return grid, adding.planned(study, grid)
 
 
 def adopt(study: Study) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -151,10 +152,8 @@ def _text(value: Any) -> str:
 
 def _whole(text: str) -> int | None:
     """A whole number in any notation: 20, 1e3, 1_000."""
-    try:
+    with contextlib.suppress(ValueError):  # not digits alone: 1e3 is read below
         return int(text)
-    except ValueError:
-        pass
     try:
         number = float(text)
     except ValueError:

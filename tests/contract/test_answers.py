@@ -121,6 +121,16 @@ def test_errors_say_that_shapes_begin_with_the_member_axis() -> None:
         hfta.optim.Muon(many, lr=0.1)
 
 
+@pytest.mark.parametrize("given", [list, lambda p: [{"params": list(p)}], lambda p: [next(iter(p))]])
+def test_muon_of_torch_tells_what_to_use(given: Any) -> None:
+    parameters = list(_array().parameters())
+    with pytest.raises(OptimError, match=r"torch\.optim\.Muon: takes matrices.*hfta_nb\.optim\.Muon\(array"):
+        torch.optim.Muon(given(parameters))
+    with pytest.raises(ValueError, match="only supports 2D"):
+        torch.optim.Muon([nn.Parameter(torch.zeros(3))])
+    torch.optim.Muon([nn.Parameter(torch.zeros(3, 3))])
+
+
 # Members.
 
 

@@ -201,3 +201,43 @@ def test_hooks_that_keep_on_their_module_show_all_members() -> None:
     for _ in range(4):
         out = array(X)
     torch.testing.assert_close(array.seen["layer"], out)
+
+
+@pytest.mark.parametrize("verify", ["first", "never"])
+@pytest.mark.parametrize("form", ["forward", "losses", "backward"])
+def test_gradients_that_a_hook_keeps_in_the_backward_are_refused(form: str, verify: str) -> None:
+    """They would be those of a block of members, or of the member that is compared."""
+    kept: dict[str, Tensor] = {}
+
+    def hook(module: nn.Module, given: Any, output: Tensor) -> None:
+        output.register_hook(lambda grad: kept.update(grad=grad))
+
+    array = hfta.fuse([plain() for _ in range(3)], verify=verify)
+    array.get_submodule("1").register_forward_hook(hook)
+
+    def step() -> None:
+        if form == "backward":
+            array.backward(F.mse_loss, X, Y)
+        else:
+            out = array(X)
+            losses = array.losses(F.mse_loss, out, Y) if form == "losses" else (out - Y).pow(2).flatten(1).mean(1)
+            losses.sum().backward()
+
+    message = r"^kept\['grad'\]: the backward changes .*register its hook after array\(x\)"
+    with pytest.raises(FusionError, match=message):
+        step()
+
+
+def test_a_hook_on_what_a_forward_hook_has_kept_sees_all_members() -> None:
+    modules = [plain() for _ in range(3)]
+    array, kept, grads, expected = hfta.fuse(modules), dict[str, Tensor](), list[Tensor](), list[Tensor]()
+    array.get_submodule("1").register_forward_hook(lambda m, i, o: kept.update(output=o))
+    for _ in range(4):
+        out = array(X)
+        kept["output"].register_hook(grads.append)
+        (out - Y).pow(2).flatten(1).mean(1).sum().backward()
+    for module in modules:
+        module[1].register_forward_hook(lambda m, i, o: o.register_hook(expected.append) and None)  # type: ignore[index]
+        (module(X) - Y).pow(2).mean().backward()
+    for grad in grads:
+        torch.testing.assert_close(grad, torch.stack(expected), rtol=1e-10, atol=1e-10)

@@ -323,3 +323,52 @@ def test_complex_targets_keep_their_imaginary_part(tmp_path: Path) -> None:
     study.fit(progress=False)
     torch.testing.assert_close(values(study, "val_mae"), values(study, "val_loss"))
     assert hfta.Study.load(study.directory, family=Regressor).data.y.equal(y)
+
+
+def hits(output: Tensor, y: Tensor) -> Tensor:
+    return (output.argmax(-1) == y).double().mean()
+
+
+def test_a_built_in_metric_may_have_another_name(tmp_path: Path) -> None:
+    made = study(tmp_path, {"acc": "accuracy", "own": hits})
+    assert made.monitor == "val_acc"
+    assert made.maximize
+    made.fit(progress=False)
+    for name in ("acc", "own"):
+        torch.testing.assert_close(values(made, f"val_{name}"), alone(hits)[1], rtol=1e-10, atol=1e-10)
+    assert made.check([0])["equal"].all()
+    with pytest.raises(FamilyError, match=r"not a metric; got 'acuracy'; .*did you mean accuracy"):
+        study(tmp_path, {"acc": "acuracy"})
+
+
+class _Asking(nn.Module):
+    def forward(self, output: Tensor) -> Tensor:
+        return output.mean()
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        (lambda output: output.mean(), r"got 'm\(output\)'; .*lambda output, y: m\(output\)$"),
+        (_Asking(), r"got 'm\(output\)'; .*lambda output, y: m\(output\)$"),
+        (lambda output, y, k: output.mean(), r"missing a required argument: 'k'.*functools\.partial"),
+        (lambda output, y, *, k: output.mean(), r"'k'.*functools\.partial"),
+    ],
+    ids=["one", "module", "three", "by name"],
+)
+def test_a_metric_takes_an_output_and_a_target(metric: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(FamilyError, match=rf"^metric m: does not take an output and a target .*{words}"):
+        study(tmp_path, {"m": metric})
+
+
+@pytest.mark.parametrize(
+    "metric", [lambda output, y, k=2: hits(output, y), lambda *given: hits(*given), hfta.Metric(hits)]
+)
+def test_what_can_be_called_with_both_does(metric: Any, tmp_path: Path) -> None:
+    assert study(tmp_path, {"m": metric}).metrics == ("train_loss", "val_loss", "train_m", "val_m")
+
+
+def test_a_vector_is_told_with_what_to_do(tmp_path: Path) -> None:
+    made = study(tmp_path, {"m": lambda output, y: output.mean(0)})
+    with pytest.raises(FamilyError, match=r"^metric m: .* not one number; got .a tensor \[3\].*\"m_0\": lambda output"):
+        made.fit(progress=False)

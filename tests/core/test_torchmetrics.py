@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +162,25 @@ def test_members_that_leave_take_their_own_with_them(tm: Any, tmp_path: Path) ->
         assert found == pytest.approx(wanted, abs=1e-10)
 
 
+def test_a_collection_stands_for_its_metrics(tm: Any, tmp_path: Path) -> None:
+    single = {"f1": three(tm, "F1Score"), "hits": three(tm, "Accuracy", average="micro")}
+    several = tm.MetricCollection({"f1": three(tm, "F1Score"), "hits": three(tm, "Accuracy", average="micro")})
+    expected = study(single, tmp_path / "single")
+    list(expected.run())
+    for number, (given, prefix) in enumerate([(several, ""), ([several], ""), ({"all": several}, "all_")]):
+        made = hfta.Study(net, {"lr": [1e-2, 1e-1], "seed": [0, 1]}, expected.data, metrics=given, epochs=2,
+                          batch_size=16, dtype="float64", device="cpu", directory=tmp_path / str(number))  # fmt: skip
+        list(made.run())
+        for m, name in itertools.product(range(4), single):
+            found = made.history.members[m].curves[f"val_{prefix}{name}"].values
+            assert found == pytest.approx(expected.history.members[m].curves[f"val_{name}"].values, abs=1e-12)
+
+
 def test_metrics_that_can_not_be(tm: Any, tmp_path: Path) -> None:
-    with pytest.raises(FamilyError, match=r"all: several metrics; .*give each of them by its own name"):
-        checked({"all": tm.MetricCollection([three(tm, "Accuracy")])})
     with pytest.raises(FamilyError, match=r"a class; .*make one: MeanSquaredError\(\.\.\.\)"):
         checked({"error": tm.MeanSquaredError})
     made = study({"matrix": three(tm, "ConfusionMatrix")}, tmp_path / "matrix")
-    with pytest.raises(FamilyError, match=r"matrix: a metric that is not one number; got \(3, 3\)"):
+    with pytest.raises(FamilyError, match=r'metric matrix: .* not one number; got .a tensor \[3, 3\].*average="macro"'):
         list(made.run())
     made = study({"wrong": tm.classification.BinaryAccuracy()}, tmp_path / "wrong")
     with pytest.raises(MemberError, match="member 0, metric wrong: "):

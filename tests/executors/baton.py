@@ -128,7 +128,7 @@ class Runner:
                 settings = pickling.loads(self._settings)[0]
                 perform(settings, pickling.unpacked(order), self._control, self._emit)
         except Dead:
-            pass
+            pass  # the worker was killed: whoever waits below sees that it is over
         self._over = True
         self._came.release()
 

@@ -161,7 +161,7 @@ def test_metrics_by_name(tmp_path: Path) -> None:
     [
         ({"loss": "msee"}, "loss: not a loss; got 'msee'; accepted: a callable of .*; did you mean mse"),
         ({"loss": nn.MSELoss}, "make one: MSELoss"),
-        ({"metrics": ["acuracy"]}, "not metrics; got 'acuracy'; .*did you mean accuracy"),
+        ({"metrics": ["acuracy"]}, "not a metric; got 'acuracy'; .*did you mean accuracy"),
     ],
 )
 def test_names_that_are_none(given: dict[str, Any], message: str, tmp_path: Path) -> None:

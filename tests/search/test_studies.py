@@ -16,7 +16,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.errors import FamilyError, HftaError, StudyError
 from hfta_nb.search import saved
 
 SPACE = {"lr": hfta.uniform(1e-4, 1e-1, log=True), "width": [8, 16]}
@@ -143,6 +143,39 @@ def test_a_trial_that_can_not_be_planned_fails_and_the_others_train(tmp_path: Pa
     assert [t.state.name for t in made.optuna.trials] == ["COMPLETE", "COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
     with pytest.raises(StudyError, match=r"is code, which is not loaded.*make the study again"):
         next(iter(hfta.Study.load(tmp_path / "run").run(epochs=4)))
+
+
+def headed(width: int = 12, heads: int = 2) -> nn.Module:
+    if width % heads:
+        raise ValueError(f"{heads} heads do not divide {width}")
+    return nn.Sequential(nn.Linear(4, width), nn.Linear(width, 3))
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_first_trials_that_can_not_be_built_fail_alone(slots: int, tmp_path: Path) -> None:
+    def made(**given: Any) -> hfta.Study:
+        return hfta.Study(headed, {"width": [8, 12, 16], "heads": [2, 3, 5]}, "iris", epochs=2, trials=7, device="cpu",
+                          slots=slots, sampler="random", directory=tmp_path / "run", **given)  # fmt: skip
+
+    first = made()
+    assert all(v.config["width"] % v.config["heads"] == 0 for v in first.variants)
+    for event in first.run():
+        if isinstance(event, ev.EpochDone):
+            break
+    again = made()
+    again.fit(resume=True, progress=False)
+    trials = again.optuna.trials
+    assert trials[0].state.name == "FAIL"
+    assert "heads do not divide" in trials[0].user_attrs["reason"]
+    expected = ["FAIL" if t.params["width"] % t.params["heads"] else "COMPLETE" for t in trials]
+    assert [t.state.name for t in trials] == expected
+    assert len(trials) == 7
+    assert [v.config for v in again.variants] == [t.params for t in trials if t.state.name == "COMPLETE"]
+
+
+def test_a_search_that_can_build_none_says_why(tmp_path: Path) -> None:
+    with pytest.raises(FamilyError, match=r"\d heads do not divide 12"):
+        hfta.Study(headed, {"heads": [5, 7]}, "iris", trials=3, directory=tmp_path / "run")
 
 
 def test_seeds_train_side_by_side(tmp_path: Path) -> None:

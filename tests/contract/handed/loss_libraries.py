@@ -17,26 +17,10 @@ from torch.utils.data import DataLoader
 
 from hfta_nb.errors import FusionError
 from tests.contract.handed.loss_memory import FORMS, OWN, X, Y
+from tests.contract.handed.loss_parameters import WithBuffer
 from tests.contract.handed_over import Situation
 
 NOT_KEPT = (FusionError, "changes a value that can't be kept for each")
-
-
-class Normalised(nn.Module):
-    """Batch norm, and a buffer that is changed in place before the loss is divided by it."""
-
-    average: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(1, affine=False)
-        self.register_buffer("average", torch.ones(()))
-
-    def forward(self, output: Tensor, y: Tensor) -> Tensor:
-        loss = F.mse_loss(self.norm(output.square()), y)
-        with torch.no_grad():
-            self.average.mul_(0.9).add_(loss, alpha=0.1)
-        return loss / self.average
 
 
 def shared_stream() -> Any:
@@ -115,7 +99,7 @@ def with_critic() -> Any:
 
 
 SITUATIONS = [
-    Situation(3, "batch norm", Normalised, x=X, y=Y, forms=FORMS, long=("study",)),
+    Situation(3, "batch norm", lambda: WithBuffer(1, affine=False), x=X, y=Y, forms=FORMS, long=("study",)),
     Situation(3, "shared stream", shared_stream, x=X, y=Y, forms=OWN),
     Situation(3, "decorated", decorated, x=X, y=Y, forms=FORMS[:1]),
     Situation(3, "zip and map", zipped, x=X, y=Y, forms=FORMS, long=("losses",)),

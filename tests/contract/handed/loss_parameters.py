@@ -57,13 +57,13 @@ class CentreLoss(nn.Module):
 
 
 class WithBuffer(nn.Module):
-    """A learned scale, batch norm, and a buffer that follows the loss."""
+    """Batch norm, with a learned scale or without, and a buffer that is written before the loss is divided by it."""
 
     average: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 2, affine: bool = True) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(2)
+        self.norm = nn.BatchNorm1d(width, affine=affine)
         self.register_buffer("average", torch.ones(()))
 
     def forward(self, output: Tensor, y: Tensor) -> Tensor:

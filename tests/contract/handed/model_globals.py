@@ -100,7 +100,7 @@ class ViewingLoss:
         return F.mse_loss(output, y) * (1 + self.first[0])
 
 
-_VIEW = dict.fromkeys(("backward", "forward", "losses"), (FusionError, "mean.*shares memory"))
+_VIEW = dict.fromkeys(("backward", "forward", "losses"), (FusionError, "mean.*keeps a view"))
 
 
 def _reads(model: Any, output: Tensor, y: Tensor) -> Tensor:
