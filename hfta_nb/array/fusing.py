@@ -15,7 +15,7 @@ from hfta_nb.array.storage import take
 from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.model_hooks import check_hooks
-from hfta_nb.eager.shared_modules import tell_of_shared
+from hfta_nb.eager.shared_modules import tell_of_shared, views_in
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators
@@ -112,6 +112,7 @@ def _array(members: Sequence[nn.Module], generators: MemberGenerators, roomy: bo
         {} if architectures is None else {own: name for n in architectures.blueprint.names for own, name in n.items()}
     )
     state.shared = frozenset(first.get(name, name) for name in shared)
+    state.viewed = {a: [first.get(name, name) for name in others] for a, others in views_in(members[0]).items()}
     if roomy and state.engine.architectures is not None:
         state.engine.architectures.set_roomy(generators.device)
     return FusedArray(state)

@@ -31,7 +31,7 @@ MISSING = type("MISSING", (), {})
 _BUFFER = "buffer "
 """Prefix of the names of buffers that were None or missing when the array was created."""
 
-_OWN = frozenset(nn.Module().__dict__)
+OWN = frozenset(nn.Module().__dict__)
 """Attributes that every module has; their content is tracked elsewhere."""
 
 _NO_HOOKS: dict[int, Any] = {}
@@ -233,7 +233,7 @@ def tracked_attributes(
             old = start[path]
             for name, value in now[path].items():
                 was = old.get(name, MISSING)
-                if value is not was and not _same(name, value, was) and not _is_cache(module, name):
+                if value is not was and not _same(name, value, was) and not is_cache(module, name):
                     changes[path, name] = value
             if not keep:
                 _restore(module, now[path], before[path])
@@ -241,7 +241,7 @@ def tracked_attributes(
         altered = {place: value for place, value in values.items() if not _unchanged(value, contents[place])}
         written = {place: value for place, value in altered.items() if now[place[0]].get(place[1], MISSING) is value}
         held = {(path, name): now[path].get(name) for path, name in contents} if written else {}
-        view = next((place for place, _ in overlapping(parts(held)) if place in written), None)
+        views = sorted(".".join(filter(None, place)) for place, _ in overlapping(parts(held)) if place in written)
         with suppress(Exception):  # an error here only occurs in a call that is repeated
             changes.update(copies_of(written, {}))
         for place, value in altered.items() if not keep else ():  # also of an object that the module has replaced
@@ -249,8 +249,8 @@ def tracked_attributes(
                 own = before[place[0]].get(place[1], MISSING)
                 _set(modules[place[0]], place[1], _back(own, value, contents[place]))
         note_references(changes.values(), modules, prefix)
-    if view is not None:
-        raise view_error("the model", ".".join(filter(None, view)))
+    if views:
+        raise view_error("the model", ", ".join(views))
 
 
 def values_of(root: nn.Module, slots: TensorSlots, places: Collection[AttributeKey]) -> dict[AttributeKey, Any]:
@@ -282,7 +282,7 @@ class AttributesBefore:
         for path, module in self._modules.items():
             for name, value in now[path].items():
                 was = self._held[path].get(name, MISSING)
-                if value is not was and not _same(name, value, was) and not _is_cache(module, name):
+                if value is not was and not _same(name, value, was) and not is_cache(module, name):
                     found[path, name] = value
         for (path, name), content in self._contents.items():
             value = now[path].get(name, MISSING)
@@ -311,9 +311,9 @@ def _contents(
         (path, name, value)
         for path, held in state.items()
         for name, value in held.items()
-        if name not in _OWN
+        if name not in OWN
         and (only is None or (path, name) in only)
-        and not _is_cache(modules[path], name)
+        and not is_cache(modules[path], name)
         and is_mutable(value)
     ]
     found: dict[AttributeKey, Any] = {}
@@ -342,7 +342,7 @@ def _back(own: Any, value: Any, content: Any) -> Any:
     return restored if own is value else own
 
 
-def _is_cache(module: nn.Module, name: str) -> bool:
+def is_cache(module: nn.Module, name: str) -> bool:
     """True for the list in which recurrent modules cache their parameters, and for what the package keeps itself."""
     if isinstance(module, nn.RNNBase):
         return name in ("_flat_weights", "_flat_weight_refs")

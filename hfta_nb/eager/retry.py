@@ -22,7 +22,7 @@ from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.model_hooks import called_beside
 from hfta_nb.eager.outcome import Computation
 from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
-from hfta_nb.eager.shared_modules import tell_of_changes
+from hfta_nb.eager.shared_modules import refuse_views, tell_of_changes
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of, wait
 from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, TransformError, out_of_memory
@@ -118,6 +118,8 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
         result = None
         try:
             result = _run_guarding_inputs(state, inputs, call.run)
+            if state.viewed:
+                refuse_views(state, restore)
             paths, state.engine.paths = state.engine.paths or set(), None
             if verification is None and not state.engine.recording and is_new(state, key, paths):
                 new_path = True  # something that the code reads has changed

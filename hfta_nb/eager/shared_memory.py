@@ -56,6 +56,24 @@ def overlapping(values: Mapping[Key, Any]) -> set[Key]:
     return found
 
 
+def views_of(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The values that share memory with others, or with each other, by their names; see `overlapping`.
+
+    Args:
+        values, others: by name, values with tensors or arrays.
+    """
+    found = dict[str, list[str]]()
+    own = parts(values)
+    every = {**own, **parts(others)} if own else {}
+    places = {key: (extent, _bounds(extent)) for key, v in every.items() if (extent := _extent(v)) is not None}
+    for a, (name, _) in ((key, key) for key in own if key in places):
+        extent, (start, end) = places[a]
+        for b, (other, (first, last)) in places.items():
+            if first < end and start < last and every[a] is not every[b] and _share(extent, other):
+                found.setdefault(name, []).append(b[0])
+    return found
+
+
 def view_error(what: str, where: str) -> FusionError:
     """The error for values that are written into and have a view."""
     return FusionError(

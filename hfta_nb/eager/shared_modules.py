@@ -1,4 +1,5 @@
-"""Warnings about modules and tensors that members share when they are fused, of which each member gets a copy."""
+"""Warnings about modules and tensors that members share when they are fused, of which each member gets a copy; errors
+about memory that attributes of one member share."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections.abc import Collection, Sequence
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hfta_nb.eager.attributes import OWN, is_cache, is_ordinary
 from hfta_nb.eager.shared_input_warning import stacklevel_outside
+from hfta_nb.eager.shared_memory import view_error, views_of
 from hfta_nb.eager.state import ArrayState, Snapshot
 from hfta_nb.errors import ArrayWarning
 
@@ -55,6 +58,33 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
             f"as often as it is called alone. {_MEANINGS} and must not be changed by a call (eval() for batch norm)"
         )
         warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+
+
+def views_in(module: nn.Module) -> dict[str, list[str]]:
+    """The attributes of a module that are views of others, or of its parameters and buffers, by name."""
+    held = {
+        f"{path}.{name}" if path else name: value
+        for path, inner in module.named_modules()
+        for name, value in vars(inner).items()
+        if name not in OWN and is_ordinary(name) and not is_cache(inner, name)
+    }
+    tensors = {name: t for name, t in [*module.named_parameters(), *module.named_buffers()] if not is_lazy(t)}
+    return views_of(held, tensors)
+
+
+def refuse_views(state: ArrayState, before: Snapshot) -> None:
+    """Refuse a call that has written into what an attribute is a view of: members have copies of both.
+
+    Raises:
+        FusionError: it has; or an attribute is a view of a parameter that is trained, and the call has not set it anew.
+    """
+    trained = {name for name, p in state.tensors.named_parameters() if p.requires_grad}
+    written = {".".join(filter(None, place)) for place in state.engine.attributes.values}
+    changed = written.union(before.changed({name for others in state.viewed.values() for name in others}))
+    for name, others in state.viewed.items():
+        apart = set(others) - trained
+        if (apart and name in written) or (name not in written and (len(apart) < len(others) or changed & apart)):
+            raise view_error("the model", ", ".join([name, *others]))
 
 
 def _outermost(members: Sequence[nn.Module], member: int, name: str) -> str:

@@ -49,6 +49,7 @@ class ArrayState:
         functions: what losses and metrics keep for each member.
         called: the loss, if the skeleton is one.
         rewrites: whether calls change parameters (``self.codes.weight.data.copy_(...)`` in forward); None if not known.
+        viewed: by attribute, what it shares memory with in a plain module; see `refuse_views`.
         shared: names of tensors that the members shared when they were fused, and do not train.
         followers: objects that keep state per member beside the array; see `Follower`.
         told: True if the warning about shared inputs was given or is not needed.
@@ -84,6 +85,7 @@ class ArrayState:
         self._rewrites: bool | None = None
         self._written: Tensor | None = None  # whether calls have, as a tensor: a step must not wait for values
         self.shared: frozenset[str] = frozenset()
+        self.viewed: dict[str, list[str]] = {}
         self.met = MetFunctions()
         self.face: Callable[[], nn.Module | None] = lambda: None
 

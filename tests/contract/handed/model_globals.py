@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -88,6 +89,58 @@ class Viewed(Aliased):
         self.same = self.mean[:]
 
 
+class ViewedByNumPy(nn.Module):
+    """An array, and a view of it that is changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.table = nn.Linear(4, 1), np.zeros((2, 1))
+        self.row = self.table[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(x)
+        self.row += found.detach().mean(0).numpy()
+        return found + torch.from_numpy(self.table.sum(0))
+
+
+class ViewedBuffer(nn.Module):
+    """A buffer that is changed, and a view of it; the other way around, as asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 1)
+        self.register_buffer("mean", torch.zeros(2, 1, dtype=torch.float64))
+        self.row = self.get_buffer("mean")[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(x)
+        with torch.no_grad():
+            self.changed().add_(found.detach().mean(0))
+        return found + self.row + self.get_buffer("mean").sum(0)
+
+    def changed(self) -> Tensor:
+        return self.get_buffer("mean")
+
+
+class ChangedByView(ViewedBuffer):
+    def changed(self) -> Tensor:
+        return self.row
+
+
+class ViewedParameter(nn.Module):
+    """The values of a parameter by another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 1, dtype=torch.float64)
+        nn.init.ones_(self.head.weight)
+        self.seen = self.head.weight.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(x)
+        return found * self.seen.norm()
+
+
 class ViewingLoss:
     """With a view of what it keeps."""
 
@@ -117,5 +170,13 @@ SITUATIONS = [
               forms=("backward", "forward", "study")),
     Situation(3, "model-one-value-twice", build=Aliased, x=X, y=Y, forms=("backward", "forward", "study")),
     Situation(3, "model-view", build=Viewed, x=X, y=Y, forms=("backward", "forward"), refused=_VIEW),
+    *(
+        Situation(3, f"model-view-{name}", build=build, x=X, y=Y, forms=("backward", "forward"),
+                  refused=dict.fromkeys(("backward", "forward"), (FusionError, f"{keys}.*keeps a view")))
+        for name, build, keys in (
+            ("numpy", ViewedByNumPy, "row.*table|table.*row"), ("buffer", ViewedBuffer, "row, mean"),
+            ("of-buffer", ChangedByView, "row, mean"), ("parameter", ViewedParameter, "seen, head.weight"),
+        )
+    ),
     Situation(3, "loss-view", ViewingLoss, x=X, y=Y, forms=("backward", "losses"), refused=_VIEW),
 ]  # fmt: skip
