@@ -35,28 +35,30 @@ _HEADLESS = {
     "averages",
     "html",
     "own_lines",
+    "regular_files",
     "tables",
 }
 
 TABLE: dict[str, set[str]] = {
     "errors": set(),
+    "regular_files": set(),
     "memory": {"errors"},
     "events": {"errors"},
     "grid": {"errors", "events"},
     "history": {"errors", "events"},
-    "search": {"errors", "events", "grid"},
+    "search": {"errors", "events", "grid", "regular_files"},
     "averages": {"errors", "events", "grid", "history"},
     "html": set(),
     "own_lines": set(),
     "broadcasts": {"errors", "members", "own_lines"},
     "tables": set(),
-    "store": {"errors", "events"},
+    "store": {"errors", "events", "regular_files"},
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
-    "data": {"errors", "own_lines"},
+    "data": {"errors", "own_lines", "regular_files"},
     "augment": {"errors", "events", "grid", "data"},
     "members": {"errors"},
-    "kernels": {"errors", "members"},
+    "kernels": {"errors", "regular_files", "members"},
     "rules": {"errors", "members", "kernels"},
     "eager": {"errors", "broadcasts", "own_lines", "members", "kernels", "rules"},
     "padded": {"errors", "members", "rules", "eager"},
@@ -76,7 +78,7 @@ TABLE: dict[str, set[str]] = {
     "step": {"errors", "broadcasts", "kernels", "array", "optim", "losses", "metrics", "phases"},
     "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
     "train": {*_TRAINING, "own_lines"},
-    "fleet": {"errors", "events", "plan", "step", "train", "data", "tables", "distributed"},
+    "fleet": {"errors", "events", "regular_files", "plan", "step", "train", "data", "tables", "distributed"},
     "processes": {"errors", "own_lines"},
     "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes", "distributed"},
     "distributed": {"errors", "members", "array", "metrics", "step", "processes"},
@@ -98,7 +100,7 @@ TABLE: dict[str, set[str]] = {
         "own_lines",
         FACE,
     },
-    "cli": {"errors", "events", "grid", "history", "store", "study", "executors", FACE},
+    "cli": {"errors", "events", "grid", "history", "regular_files", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "crews", "study", "executors", "callbacks"},
     "__main__": {"cli"},
 }
@@ -150,7 +152,19 @@ ANYWHERE: dict[str, set[str]] = {
 LOCKS = {"Lock", "RLock"}
 """Locks start nothing: a part that is called from threads may have these of `threading`, and no more, anywhere."""
 
-WITHOUT_TORCH = {"errors", "events", "grid", "history", "colors", "search", "averages", "html", "own_lines", "tables"}
+WITHOUT_TORCH = {
+    "errors",
+    "events",
+    "grid",
+    "history",
+    "colors",
+    "search",
+    "averages",
+    "html",
+    "own_lines",
+    "tables",
+    "regular_files",
+}
 MAY_PRINT = {"cli", "ui"}
 
 
