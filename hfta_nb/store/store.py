@@ -203,13 +203,14 @@ class Store:
         Raises:
             StoreError: there is no room, or it can't be written; the checkpoint before is whole.
         """
+        self._access.check()
         tensors: dict[str, Tensor] = {}
         plain = trees.take_tensors(state, tensors)
         if not self.exists:
             self.write_study({})
         with self._access.writer() as connection:
             number, before = checkpoints.next_number(connection), self._newest(connection)
-            best = {} if before is None else dict(before.weights)
+            best = {} if before is None else self._there(before.weights, weights)
             for variant, one in weights.items():
                 best[str(variant)] = files.write(self.directory, f"weights/{variant}.{number}.safetensors", one)
             entry = files.write(self.directory, f"checkpoints/{number}.safetensors", tensors) if tensors else None
@@ -217,6 +218,7 @@ class Store:
             event = journal.last(connection)
             with database.transaction(connection):
                 checkpoints.insert(connection, Checkpoint(number, event, plain, entry, best, ends, plain_ends))
+            self._access.check()
             self._staged.clear()
             database.fold_in(connection)
             self._tidy(connection)
@@ -251,6 +253,7 @@ class Store:
 
     def write_end(self, array: int, state: Mapping[str, Any]) -> str:
         """Write how far an array has come that is done; the next checkpoint commits it. Returns its name."""
+        self._access.check()
         tensors: dict[str, Tensor] = {}
         plain = trees.take_tensors(state, tensors)
         if not self.exists:
@@ -326,7 +329,7 @@ class Store:
         if Store(directory).exists:
             raise StoreError("a run is already there", where=str(directory), remedy="choose another directory")
         with self._access.reading() as connection:
-            for found in copying.copy(connection, self.directory, directory):
+            for found in copying.copy(connection, self._access.source, directory):
                 self._tell(found)
 
     # Within.
@@ -352,24 +355,7 @@ class Store:
     def _best_of(self) -> Checkpoint:
         """The last checkpoint that is whole."""
         with self._access.reading() as connection:
-            listed = checkpoints.listed(connection)
-        if not listed:
-            raise StoreError("no checkpoint here yet", where=str(self.directory))
-        error: StoreError | None = None
-        for number, found in listed:
-            damage = StoreError("is damaged", where=f"checkpoint {number}") if found is None else None
-            damage = damage or checkpoints.whole(self.directory, found)  # type: ignore[arg-type]
-            if found is not None and damage is None:
-                return found
-            assert damage is not None
-            error = error or damage
-            if len(listed) > 1:
-                self._tell(f"checkpoint {number} can't be used, the one before is: {damage.message}")
-        assert error is not None
-        remedy = "start a new study; what can be read of this one stays so"
-        raise StoreError(
-            f"no checkpoint is whole: {error.message}", where=str(self.directory), remedy=remedy
-        ) from error
+            return checkpoints.last_whole(connection, self.directory, self._tell)
 
     def _weights(self) -> Mapping[str, Entry]:
         if not self.exists:
@@ -378,10 +364,19 @@ class Store:
             found = self._newest(connection)
         return {} if found is None else found.weights
 
+    def _there(self, kept: Mapping[str, Entry], new: Mapping[int | str, Any] = {}) -> dict[str, Entry]:
+        """Those of a checkpoint's files that are still there, to be part of the next one; others are told of."""
+        found = checkpoints.there(self.directory, kept)
+        gone = [name for name in kept if name not in found and name not in map(str, new)]
+        if gone:
+            self._tell(f"files are gone: {', '.join(gone[:5])}{', ...' if len(gone) > 5 else ''}")
+        return found
+
     def _ends(self, before: Checkpoint | None, state: Any) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The ends that a state names, with what is in them beside tensors."""
         names = [str(told["file"]) for told in state.get("ends", ())]
-        known = {} if before is None else {n: (before.ends[n], before.trees[n]) for n in before.ends}
+        kept = {} if before is None else self._there({n: e for n, e in before.ends.items() if n in names})
+        known = {} if before is None else {n: (kept[n], before.trees[n]) for n in kept}
         known |= self._staged
         found = {name: known[name] for name in names if name in known}
         return {n: entry for n, (entry, _) in found.items()}, {n: plain for n, (_, plain) in found.items()}

@@ -145,6 +145,7 @@ class Definition:
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | Crew | None = None  # of the run that is on
         self._on_trial: list[Callable[..., Any]] = []  # callbacks of the trials of a search
+        self._unkept: Any = None  # a checkpoint that could not be written: its state, and weights
         self._extended = False  # variants were added that its events do not have yet
         self._mirror = Mirror(self.directory / searching.FILE)  # of the trials, where this is a search
 
@@ -170,7 +171,7 @@ class Definition:
 
     def __getstate__(self) -> dict[str, Any]:
         # The data that was handed over is for `check`, which can do without where the study was sent to.
-        return {**self.__dict__, "handed": None}
+        return {**self.__dict__, "handed": None, "_unkept": None}
 
     @property
     def variants(self) -> list[Variant]:

@@ -145,7 +145,12 @@ def looked_at(study: Study) -> History:
 
 
 def _save(study: Study, state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, torch.Tensor]]) -> str:
-    return str(study.store.write_checkpoint(state, weights))
+    study._unkept = None
+    try:
+        return str(study.store.write_checkpoint(state, weights))
+    except StoreError:
+        study._unkept = state, weights
+        raise
 
 
 def _cut_short(study: Study, why: str) -> Iterator[Event]:
