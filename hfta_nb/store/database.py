@@ -43,8 +43,8 @@ TABLES = {
 BUSY_S = 10.0
 """Another process's transaction is waited for so long; none takes more than some milliseconds."""
 
-_FIRST_PAGE_BYTES = 65_536
-"""At most; a study has several."""
+_LEAST_PAGE_BYTES, _FIRST_PAGE_BYTES = 512, 65_536
+"""Of a page of a database; a study has several pages."""
 
 _ASKED = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
 
@@ -96,7 +96,8 @@ def blank(path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if path.with_name(path.name + "-wal").stat().st_size:
             return False
-    if path.stat().st_size > _FIRST_PAGE_BYTES:
+    size_bytes = path.stat().st_size
+    if size_bytes > _FIRST_PAGE_BYTES or size_bytes % _LEAST_PAGE_BYTES:
         return False
     uri = _uri(path, "ro", "&immutable=1")  # which makes no files beside it
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(uri, uri=True)) as found:
