@@ -13,7 +13,7 @@ from hfta_nb import __version__
 PROGRAM = "hfta-nb"
 
 MOST_THREADS = 1024
-"""No machine has more cores for one process. Creating far more threads would end the process silently."""
+"""As in `hfta_nb.processes.cores`."""
 
 DESCRIPTION = "Train many variants of a model as one (a horizontally fused training array), without a notebook."
 

@@ -39,6 +39,9 @@ MOST_WORKERS = 256
 """Actors that are asked for at a time where nobody says how many."""
 
 
+MOST = 10_000
+"""Actors, or CPUs of one, that can be asked for."""
+
 GROUPS = {"train": ("train",), "send": ("send",), "tell": ("where", "reports")}
 """An actor trains, takes requests and answers at the same time, and each of these in order: methods by their group."""
 
@@ -76,6 +79,7 @@ class OnRay:
                               remedy='pip install "hfta_nb[ray]"')  # fmt: skip
         for name in ("workers", "cpus"):
             whole(name, getattr(self, name))
+            _within(name, getattr(self, name))
         check_terms(self.terms)
         if self.address is not None and not isinstance(self.address, str):
             raise WorkerError("not the address of a Ray cluster", where="address", got=self.address, accepted=ACCEPTED)
@@ -84,14 +88,16 @@ class OnRay:
             raise WorkerError("not resources of Ray", where="resources", got=self.resources, accepted=accepted,
                               remedy="for CPUs: cpus=...; a GPU is asked for where the study has one")  # fmt: skip
 
-    def reach(self) -> None:
+    def reach(self, devices: int = 1) -> None:
         """See `Executor`.
 
         Raises:
-            WorkerError: nothing answers at the address, or this process is connected to another cluster.
+            WorkerError: nothing answers at the address, this process is connected to another cluster, or no cluster has
+                so many devices.
         """
         import ray
 
+        _within("devices", devices)
         if not ray.is_initialized():
             check_address(self.address)
         elif self.address not in (None, "auto", ray.get_runtime_context().gcs_address):
@@ -323,6 +329,13 @@ class Actor:
 
     def _tell(self, report: Report) -> None:
         self._reports.put(pickling.packed(report))
+
+
+def _within(name: str, count: int | None) -> None:
+    if count is not None and count > MOST:
+        raise WorkerError(
+            "more than a cluster has", where=name, got=count, accepted=f"1 to {MOST}", remedy=f"lower {name}"
+        )
 
 
 def _is_resource(given: tuple[object, object]) -> bool:

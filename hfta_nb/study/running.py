@@ -14,7 +14,7 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb import telemetry
-from hfta_nb.crews import Crew, Executor, reached
+from hfta_nb.crews import Crew, Executor
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
@@ -263,7 +263,7 @@ def restart(
     study: Study, control: Control, executor: Any = "inline", workers: int | None = None, address: str | None = None
 ) -> Iterator[Event]:
     """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
-    where = reached(executor, workers, address)
+    where = devices.reached(study, executor, workers, address)
     return loop.iterate(study.directory, lambda: run(study, control, False, None, where, again=True), control)
 
 
