@@ -7,6 +7,7 @@ import importlib.util
 import os
 import queue
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ cores of a slow processor and more than twice that beside other work, so that on
 MOST_WORKERS = 256
 """Actors that are asked for at a time where nobody says how many."""
 
+
+VERSIONS = "install the versions of Python, Ray and hfta_nb of this process on all nodes, or those of the nodes here"
 
 MOST = 10_000
 """Actors, or CPUs of one, that can be asked for."""
@@ -147,8 +150,9 @@ def _connect(address: str | None) -> None:
             ray.shutdown()
             if not left:
                 words = " ".join(str(error).split())
+                remedy = VERSIONS if "version mismatch" in words.lower() else REMEDY
                 raise WorkerError(f"Ray can't be reached ({words})", where="address", got=address,
-                                  accepted=ACCEPTED, remedy=REMEDY) from error  # fmt: skip
+                                  accepted=ACCEPTED, remedy=remedy) from error  # fmt: skip
 
 
 class RaySite:
@@ -249,7 +253,11 @@ class RayWorker:
             remove_placement_group(self.place)
 
     def taken(self) -> Iterator[Report]:
-        """What has come; asks for more."""
+        """What has come; asks for more.
+
+        Raises:
+            WorkerError: it is of another version.
+        """
         import ray
 
         try:
@@ -260,9 +268,13 @@ class RayWorker:
             self.gone = True
             yield Lost(_in_words(error))
             return
-        self.answer = self.actor.reports.remote(BEAT_S)
         if not self.ready:
-            self.ready, self.name, found = True, str(found), []
+            self.name, version = found if isinstance(found, tuple) else (found, "an earlier one")
+            if version != _version():
+                raise WorkerError("a node of the cluster has another version of hfta_nb", where=self.name, got=version,
+                                  accepted=_version(), remedy=VERSIONS)  # fmt: skip
+            self.ready, found = True, []
+        self.answer = self.actor.reports.remote(BEAT_S)
         yield from map(pickling.unpacked, found)
         if not found:
             yield Beat()
@@ -285,13 +297,13 @@ class Actor:
         self._controls: dict[int, Control] = {}
         self._lock = threading.Lock()
 
-    def where(self) -> str:
-        """The actor in words; answers once it is ready."""
+    def where(self) -> tuple[str, str]:
+        """The actor in words, and its version of hfta_nb; answers once it is ready."""
         import os
 
         import ray
 
-        return f"Ray actor {os.getpid()} on {ray.util.get_node_ip_address()}"
+        return f"Ray actor {os.getpid()} on {ray.util.get_node_ip_address()}", _version()
 
     def train(self, number: int, order: bytes) -> None:
         """Train an order."""
@@ -329,6 +341,11 @@ class Actor:
 
     def _tell(self, report: Report) -> None:
         self._reports.put(pickling.packed(report))
+
+
+def _version() -> str:
+    """Of hfta_nb in this process."""
+    return str(sys.modules["hfta_nb"].__version__)
 
 
 def _within(name: str, count: int | None) -> None:

@@ -53,6 +53,7 @@ def run(
         take = functools.partial(adding.requested, study)
         settings, plan = study.settings(), study.plan_groups
         owner = steering.Owner(study)
+        study.store.requests.take()  # what was asked of an earlier run is not asked of this one
         trainer: Trainer | Crew
         if executor is None:
             trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take, owner=owner)
@@ -62,7 +63,6 @@ def run(
         control.attach(lambda request: steering.check(study, request, study._history))
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
-        study.store.requests.take()  # what was asked of an earlier run is not asked of this one
         study._running += 1
         try:
             for event in events(study, trainer, state is not None):
@@ -91,6 +91,8 @@ def run(
             raise
         finally:
             control.close()
+            if isinstance(trainer, Crew):
+                trainer.close()
             searching.end(study)
             study._trainer = None
             study._running -= 1
