@@ -36,12 +36,14 @@ _HEADLESS = {
     "html",
     "own_lines",
     "regular_files",
+    "pace",
     "tables",
 }
 
 TABLE: dict[str, set[str]] = {
     "errors": set(),
     "regular_files": set(),
+    "pace": set(),
     "memory": {"errors"},
     "events": {"errors"},
     "grid": {"errors", "events"},
@@ -93,6 +95,7 @@ TABLE: dict[str, set[str]] = {
         "history",
         "colors",
         "figures",
+        "pace",
         "recipes",
         "model_zoo",
         "study",
@@ -100,7 +103,7 @@ TABLE: dict[str, set[str]] = {
         "own_lines",
         FACE,
     },
-    "cli": {"errors", "events", "grid", "history", "regular_files", "store", "study", "executors", FACE},
+    "cli": {"errors", "events", "grid", "history", "pace", "regular_files", "store", "study", "executors", FACE},
     FACE: {*_HEADLESS, "crews", "study", "executors", "callbacks"},
     "__main__": {"cli"},
 }
