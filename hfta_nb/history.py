@@ -7,6 +7,7 @@ read a `History`, so that none of them can disagree.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -187,13 +188,23 @@ class History:
         """Members from best to worst, without deleted ones; those without a finite best (diverged from the start) last,
         by id."""
 
+        return sorted((m for m in self.members.values() if m.state != ev.DELETED), key=self._rank())
+
+    @property
+    def leader(self) -> Member | None:
+        """The first of the leaderboard; None where nobody is on it."""
+        return min((m for m in self.members.values() if m.state != ev.DELETED), key=self._rank(), default=None)
+
+    def _rank(self) -> Callable[[Member], tuple[bool, float, int]]:
+        maximize = self.maximize
+
         def key(member: Member) -> tuple[bool, float, int]:
             value = member.best_value
             if math.isnan(value):
                 return (True, 0.0, member.id)
-            return (False, -value if self.maximize else value, member.id)
+            return (False, -value if maximize else value, member.id)
 
-        return sorted((m for m in self.members.values() if m.state != ev.DELETED), key=key)
+        return key
 
     def memory_of(self, member: Member) -> tuple[float, float]:
         """The memory that a member takes in its array, in bytes, and its share of the array's; NaN where not known."""
