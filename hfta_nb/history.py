@@ -13,6 +13,7 @@ from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.events import Event, Json
+from hfta_nb.plain_text import visible
 
 _WITH_RUN = "the run failed"
 _GOING_ON = ((ev.FAILED, _WITH_RUN), (ev.STOPPED, ev.WITH_RUN))
@@ -218,7 +219,7 @@ class History:
             row |= {"best_epoch": member.best_epoch, "epochs": member.epoch}
             row |= {name: member.at_best(name) for name in self.metrics}
             row |= member.config
-            row["reason"] = member.reason
+            row["reason"] = visible(member.reason)
             row.setdefault("seed", member.seed)
             row |= {f"last_{name}": member.last(name) for name in self.metrics}
             found.append(row)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hfta_nb import __version__
+from hfta_nb.plain_text import encodes, visible
 
 PROGRAM = "hfta-nb"
 
@@ -86,7 +87,7 @@ class _Parser(argparse.ArgumentParser):
     """Prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{PROGRAM}: error: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"{PROGRAM}: error: {visible(message)}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -288,6 +289,8 @@ def _seconds(text: str) -> float:
 def _path(text: str) -> str:
     if not text.strip() or "\0" in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a file or directory")
+    if not encodes(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8")
     return text
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.events import Event
+from hfta_nb.plain_text import encodes, visible
 from hfta_nb.store import checkpoints, copying, database, facts, files, journal, layout1, trees
 from hfta_nb.store.access import Access
 from hfta_nb.store.checkpoints import Checkpoint
@@ -33,12 +34,17 @@ class Store:
     Args:
         directory: where it lies; made when something is first written.
 
+    Raises:
+        StoreError: the path is not UTF-8, as the database and what reads it want it.
+
     Attributes:
         requests: of other processes to the one that runs the study.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
+        if not encodes(self.directory):
+            raise StoreError("not UTF-8", where=str(self.directory), accepted="a path that is", remedy="rename it")
         self._access = Access(self.directory)
         self.requests = Requests(self._access)
         self._staged: dict[str, tuple[Entry, Any]] = {}  # ends that the next checkpoint commits
@@ -338,7 +344,7 @@ class Store:
         """Warn of what is damaged, once."""
         if what not in self._told:
             self._told.add(what)
-            warnings.warn(StoreWarning(f"{self.path}: {what}"), stacklevel=3)
+            warnings.warn(StoreWarning(visible(f"{self.path}: {what}")), stacklevel=3)
 
     def _newest(self, connection: sqlite3.Connection) -> Checkpoint | None:
         """The last checkpoint's row.

@@ -170,6 +170,9 @@ class Definition:
         self.fixed = arguments.fixed_of(*fixed, self.grid.axes)
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._running:
+            remedy = "copy it after the run, or read what it has so far in another study: Study.load(study.directory)"
+            raise StudyError("a study can't be copied or sent while it runs", where=str(self.directory), remedy=remedy)
         # The data that was handed over is for `check`, which can do without where the study was sent to.
         return {**self.__dict__, "handed": None, "_unkept": None}
 

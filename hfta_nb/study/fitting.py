@@ -14,6 +14,7 @@ from hfta_nb.events import Control, Event
 from hfta_nb.grid import show
 from hfta_nb.history import History
 from hfta_nb.pace import Pace
+from hfta_nb.plain_text import visible
 from hfta_nb.study.protocol import Study
 
 Listener = Callable[[Event], Any]
@@ -84,11 +85,11 @@ def bar(study: Study) -> Iterator[Listener]:
         TimeElapsedColumn,
     )
 
-    words = TextColumn("{task.description}")
+    words = TextColumn("{task.description}", markup=False)
     columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
     # Drawn as events come: no thread of its own.
     with Progress(*columns, auto_refresh=False) as shown:
-        task = shown.add_task(study.name, total=1.0, left="")
+        task = shown.add_task(visible(study.name), total=1.0, left="")
 
         pace = Pace(DRAW_INTERVAL_S)
 

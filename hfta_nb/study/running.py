@@ -78,16 +78,8 @@ def run(
                     sample = sampler.sample()
                     keep(study, sample)
                     yield sample
-        except Exception as error:
-            if is_full(error):
-                _end(study, _cut_short(study, f"{error}"))
-            else:
-                reason = f"{type(error).__name__}: {error}"
-                _end(study, [ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc())])
-            raise
-        except BaseException as error:  # a second Ctrl-C, or the family's own code ended the process
-            why = f"{type(error).__name__} within a step; it resumes from its last checkpoint"
-            _end(study, _cut_short(study, why))
+        except BaseException as error:
+            _end(study, _ended_by(study, error))
             raise
         finally:
             control.close()
@@ -153,6 +145,16 @@ def _save(study: Study, state: dict[str, Any], weights: Mapping[WeightsOf, Mappi
     except StoreError:
         study._unkept = state, weights
         raise
+
+
+def _ended_by(study: Study, error: BaseException) -> Iterator[Event]:
+    if is_full(error):
+        return _cut_short(study, f"{error}")
+    if isinstance(error, Exception):
+        reason, detail = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        return iter([ev.RunChanged(time.time(), ev.FAILED, reason, detail)])
+    # A second Ctrl-C, or the family's own code ended the process.
+    return _cut_short(study, f"{type(error).__name__} within a step; it resumes from its last checkpoint")
 
 
 def _cut_short(study: Study, why: str) -> Iterator[Event]:
