@@ -120,13 +120,13 @@ def tree(directory: Path, found: Checkpoint) -> Any:
     return _put(directory, found.state, found.tensors)
 
 
-def end(directory: Path, found: Checkpoint, name: str) -> Any:
+def end(directory: Path, found: Checkpoint | None, name: str) -> Any:
     """How far an array is that is done.
 
     Raises:
         StoreError: nothing is known of it, or its file is damaged.
     """
-    if name not in found.ends:
+    if found is None or name not in found.ends:
         raise StoreError("no such file in the run", where=str(directory / name))
     return _put(directory, found.trees[name], found.ends[name])
 
@@ -176,13 +176,24 @@ def any_in(directory: Path) -> bool:
     return any((directory / folder).is_dir() for folder in FOLDERS)
 
 
-def there(directory: Path, entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Those whose files are still there."""
+def there(
+    directory: Path, entries: Mapping[str, Entry], tell: Callable[[str], None], new: Mapping[Any, Any] = {}
+) -> dict[str, Entry]:
+    """Those whose files are still there, to be part of the next checkpoint.
+
+    Args:
+        tell: hears of others.
+        new: those that have new files now, of which it need not hear.
+    """
     names: set[str] = set()
     for folder in FOLDERS:
         with contextlib.suppress(OSError):
             names |= {f"{folder}/{name}" for name in os.listdir(directory / folder)}
-    return {key: entry for key, entry in entries.items() if entry.path in names}
+    found = {key: entry for key, entry in entries.items() if entry.path in names}
+    gone = [key for key in entries if key not in found and key not in map(str, new)]
+    if gone:
+        tell(f"files are gone: {', '.join(gone[:5])}{', ...' if len(gone) > 5 else ''}")
+    return found
 
 
 def tidy(directory: Path, needed: Iterable[Entry]) -> None:

@@ -39,6 +39,7 @@ class Store:
 
     Attributes:
         requests: of other processes to the one that runs the study.
+        unwritten: ends of arrays, by name, since the directory is gone.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -49,6 +50,7 @@ class Store:
         self.requests = Requests(self._access)
         self._staged: dict[str, tuple[Entry, Any]] = {}  # ends that the next checkpoint commits
         self._told: set[str] = set()  # damage that was told of
+        self.unwritten: dict[str, Mapping[str, Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.directory,)  # connections and locks belong to this process
@@ -80,7 +82,7 @@ class Store:
 
     @property
     def running(self) -> bool | None:
-        """Whether the study is being run now, in this process or in another; None where the system can't tell."""
+        """Whether the study is being run now, here or elsewhere; None where the system can't tell."""
         return self._access.running
 
     @property
@@ -216,7 +218,7 @@ class Store:
             self.write_study({})
         with self._access.writer() as connection:
             number, before = checkpoints.next_number(connection), self._newest(connection)
-            best = {} if before is None else self._there(before.weights, weights)
+            best = {} if before is None else checkpoints.there(self.directory, before.weights, self._tell, weights)
             for variant, one in weights.items():
                 best[str(variant)] = files.write(self.directory, f"weights/{variant}.{number}.safetensors", one)
             entry = files.write(self.directory, f"checkpoints/{number}.safetensors", tensors) if tensors else None
@@ -259,16 +261,24 @@ class Store:
 
     def write_end(self, array: int, state: Mapping[str, Any]) -> str:
         """Write how far an array has come that is done; the next checkpoint commits it. Returns its name."""
-        self._access.check()
-        tensors: dict[str, Tensor] = {}
-        plain = trees.take_tensors(state, tensors)
         if not self.exists:
             self.write_study({})
         with self._access.writer() as connection:
             number = checkpoints.next_number(connection)
         name = f"ends/{array}.{number}.safetensors"
-        self._staged[name] = files.write(self.directory, name, tensors), plain
+        try:
+            self._access.check()
+        except StoreError:  # which the next checkpoint says: with it go the weights
+            self.unwritten[name] = state
+        else:
+            self.stage(name, state)
         return name
+
+    def stage(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write what `write_end` named, for the next checkpoint."""
+        tensors: dict[str, Tensor] = {}
+        plain = trees.take_tensors(state, tensors)
+        self._staged[name] = files.write(self.directory, name, tensors), plain
 
     def read_end(self, name: str) -> Any:
         """What `write_end` was given.
@@ -281,8 +291,6 @@ class Store:
             return trees.put_tensors(plain, files.read(self.directory, entry))
         with self._access.reading() as connection:
             found = self._newest(connection)
-        if found is None:
-            raise StoreError("no such file in the run", where=str(self.directory / name))
         return checkpoints.end(self.directory, found, name)
 
     def weights_path(self, variant: int | str) -> Path:
@@ -299,8 +307,8 @@ class Store:
         for last in (False, True):
             entry = self._weights().get(str(variant))
             if entry is None:
-                remedy = "was the run stopped before it was saved?"
-                raise StoreError("no such file in the run", where=str(self.weights_path(variant)), remedy=remedy)
+                raise StoreError("no such file in the run", where=str(self.weights_path(variant)),
+                                 remedy="was the run stopped before it was saved?")  # fmt: skip
             try:
                 return files.read(self.directory, entry)
             except StoreError:
@@ -370,20 +378,12 @@ class Store:
             found = self._newest(connection)
         return {} if found is None else found.weights
 
-    def _there(self, kept: Mapping[str, Entry], new: Mapping[int | str, Any] = {}) -> dict[str, Entry]:
-        """Those of a checkpoint's files that are still there, to be part of the next one; others are told of."""
-        found = checkpoints.there(self.directory, kept)
-        gone = [name for name in kept if name not in found and name not in map(str, new)]
-        if gone:
-            self._tell(f"files are gone: {', '.join(gone[:5])}{', ...' if len(gone) > 5 else ''}")
-        return found
-
     def _ends(self, before: Checkpoint | None, state: Any) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The ends that a state names, with what is in them beside tensors."""
-        names = [str(told["file"]) for told in state.get("ends", ())]
-        kept = {} if before is None else self._there({n: e for n, e in before.ends.items() if n in names})
-        known = {} if before is None else {n: (kept[n], before.trees[n]) for n in kept}
-        known |= self._staged
+        names = [str(one["file"]) for one in state.get("ends", ())]
+        told = {} if before is None else {n: e for n, e in before.ends.items() if n in names}
+        kept = checkpoints.there(self.directory, told, self._tell)
+        known = ({} if before is None else {n: (kept[n], before.trees[n]) for n in kept}) | self._staged
         found = {name: known[name] for name in names if name in known}
         return {n: entry for n, (entry, _) in found.items()}, {n: plain for n, (_, plain) in found.items()}
 

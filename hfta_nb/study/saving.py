@@ -104,7 +104,10 @@ def save(study: Study, target: Path) -> Path:
         study.store.copy_to(target)
     if study._unkept is not None:
         state, weights = study._unkept
-        Store(target).write_checkpoint(state, weights)
+        store = Store(target)
+        for name, end in study.store.unwritten.items():
+            store.stage(name, end)
+        store.write_checkpoint(state, weights)
         study._unkept = None
     return target
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,8 +17,10 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.cli import main
+from hfta_nb.crews import Terms
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.store import Store
+from tests.executors.baton import Baton
 from tests.frames import steady
 
 
@@ -66,6 +69,12 @@ WAYS: dict[str, Callable[[Path], object]] = {
 }
 
 
+def run(study: hfta.Study, epoch: int, harm: Callable[[Path], object], group: int = 0, **how: Any) -> None:
+    for event in study.run(**how):
+        if isinstance(event, ev.EpochDone) and (event.group, event.epoch) == (group, epoch):
+            harm(study.directory)
+
+
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("epoch", [2, 4])
@@ -85,6 +94,38 @@ def test_it_is_told_and_can_be_saved_elsewhere(way: str, epoch: int, tmp_path: P
     for member in (0, 1):
         mine, theirs = (one.store.read_weights(member) for one in (saved, whole))
         assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.filterwarnings("ignore::hfta_nb.errors.StoreWarning")
+def test_at_the_only_checkpoint_all_is_there_still(tmp_path: Path, whole: hfta.Study) -> None:
+    """The end of an array is written before it, for `run(epochs=...)`."""
+    study = make(tmp_path / "run")
+    with pytest.raises(StoreError, match="is gone"):
+        run(study, 4, shutil.rmtree)
+    assert not study.directory.exists()
+    study.save(tmp_path / "elsewhere")
+    saved = hfta.Study.load(tmp_path / "elsewhere")
+    for one in (saved, whole):
+        for _ in (
+            one.run(resume=True, epochs=6) if one is whole or one.history.state != ev.COMPLETE else one.run(epochs=6)
+        ):
+            pass
+    pd.testing.assert_frame_equal(steady(saved.results()), steady(whole.results()), check_exact=True)
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.filterwarnings("ignore::hfta_nb.errors.StoreWarning")
+def test_what_other_processes_train_is_saved_too(tmp_path: Path) -> None:
+    study = make(tmp_path / "run")
+    with pytest.raises(StoreError, match="is gone"):
+        run(study, 2, shutil.rmtree, executor=Baton(terms=Terms(checkpoint_every_s=0.0)))
+    study.save(tmp_path / "elsewhere")
+    saved = hfta.Study.load(tmp_path / "elsewhere")
+    for member in (0, 1):
+        saved.member(member).module()
+    for _ in saved.run(resume=True):
+        pass
+    assert list(saved.results()["state"]) == ["COMPLETE", "COMPLETE"]
 
 
 @pytest.mark.usefixtures("often")
@@ -122,12 +163,6 @@ def test_what_was_saved_before_and_is_gone_is_told(tmp_path: Path) -> None:
     saved.member(2).module()
     with pytest.raises(StoreError, match="no such file"):
         saved.member(0).module()
-
-
-def run(study: hfta.Study, epoch: int, harm: Callable[[Path], object], group: int = 0) -> None:
-    for event in study.run():
-        if isinstance(event, ev.EpochDone) and (event.group, event.epoch) == (group, epoch):
-            harm(study.directory)
 
 
 LATE = """
