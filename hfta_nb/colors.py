@@ -7,16 +7,19 @@ vision can distinguish; numbers use viridis, whose lightness increases evenly.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json
 from hfta_nb.grid import Variant, show
+from hfta_nb.history import History, Member
 
 MAX_LEGEND = 12
 """With more members than this, colours show the values of an axis instead of the member."""
@@ -74,6 +77,26 @@ _LIGHT_RANGE = (0.0, 0.85)
 _DARK_RANGE = (0.25, 1.0)
 
 
+MOST_DRAWN = 256
+"""Of so many members all curves are drawn; more are neither seen nor drawn in time."""
+
+
+def drawn(history: History, chosen: Iterable[int] = ()) -> list[Member]:
+    """The members whose curves are drawn: all, or of many those that are chosen, the best, and some from all over the
+    grid; at most half as many again as `MOST_DRAWN`, in the order of the grid.
+
+    Args:
+        history: the run.
+        chosen: ids of members that are drawn in any case, up to half of `MOST_DRAWN`.
+    """
+    members, half = list(history.members.values()), MOST_DRAWN // 2
+    if len(members) <= MOST_DRAWN:
+        return members
+    ids = {*list(chosen)[:half], *(m.id for m in history.leaderboard()[:half])}
+    ids |= {m.id for m in members[:: math.ceil(len(members) / half)]}
+    return [m for m in members if m.id in ids]
+
+
 def sequential(position: float) -> Stroke:
     """The colour of a number at `position`, from 0 (lowest) to 1 (highest)."""
     return Stroke(_ramp(position, *_LIGHT_RANGE), _ramp(position, *_DARK_RANGE))
@@ -118,10 +141,16 @@ class AxisColors:
         Raises:
             GridError: the axis has no such value.
         """
+        with contextlib.suppress(KeyError, TypeError):  # lists have no hash
+            return self._places[_key(value)]
         for place, known in enumerate(self.values):
             if _same(known, value):
                 return place
         raise GridError("no such value", where=self.name, got=value, accepted=", ".join(self.labels))
+
+    @functools.cached_property
+    def _places(self) -> dict[tuple[bool, Any], int]:
+        return _places(self.values)
 
     def __getitem__(self, value: Json) -> Stroke:
         return self.strokes[self.index(value)]
@@ -196,10 +225,15 @@ class Scheme:
 def values_of(name: str, variants: Iterable[Drawn], axes: Mapping[str, Sequence[Json]]) -> tuple[Json, ...]:
     """The values of an axis: those of the grid, then those that only members have (clones off the grid)."""
     found = list(axes.get(name, ()))
+    known = _places(found)
     for variant in variants:
         value = variant.config.get(name)
-        if not any(_same(value, known) for known in found):
+        with contextlib.suppress(TypeError):  # lists have no hash
+            if _key(value) in known:
+                continue
+        if not any(_same(value, other) for other in found):
             found.append(value)
+            known |= _places([value])
     return tuple(found)
 
 
@@ -289,6 +323,20 @@ def _device_line(key: str, many_cores: bool, place: int) -> DeviceLine:
 def _cycle(place: int) -> Stroke:
     base = OKABE_ITO[place % len(OKABE_ITO)]
     return Stroke(base.light, base.dark, DASHES[place // len(OKABE_ITO) % len(DASHES)])
+
+
+def _places(values: Iterable[Json]) -> dict[tuple[bool, Any], int]:
+    """Where each value is, of those that have a hash."""
+    found: dict[tuple[bool, Any], int] = {}
+    for place, value in enumerate(values):
+        with contextlib.suppress(TypeError):
+            found.setdefault(_key(value), place)
+    return found
+
+
+def _key(value: Json) -> tuple[bool, Any]:
+    """Equal for the same value; see `_same`."""
+    return isinstance(value, bool), value
 
 
 def _same(a: Json, b: Json) -> bool:

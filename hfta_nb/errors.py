@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from hfta_nb.plain_text import visible
+
 __all__ = [
     "ArrayWarning",
     "DataError",
@@ -70,7 +72,7 @@ class HftaError(Exception):
             parts.append(f"accepted: {self.accepted}")
         if self.remedy:
             parts.append(self.remedy)
-        return "; ".join(parts)
+        return visible(" ".join(line.strip() for line in "; ".join(parts).splitlines()))
 
     def at(self, where: str, accepted: str = "") -> Self:
         """The same error with a place that only the caller knows.

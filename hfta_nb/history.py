@@ -7,11 +7,13 @@ read a `History`, so that none of them can disagree.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.events import Event, Json
+from hfta_nb.plain_text import visible
 
 _WITH_RUN = "the run failed"
 _GOING_ON = ((ev.FAILED, _WITH_RUN), (ev.STOPPED, ev.WITH_RUN))
@@ -187,13 +189,23 @@ class History:
         """Members from best to worst, without deleted ones; those without a finite best (diverged from the start) last,
         by id."""
 
+        return sorted((m for m in self.members.values() if m.state != ev.DELETED), key=self._rank())
+
+    @property
+    def leader(self) -> Member | None:
+        """The first of the leaderboard; None where nobody is on it."""
+        return min((m for m in self.members.values() if m.state != ev.DELETED), key=self._rank(), default=None)
+
+    def _rank(self) -> Callable[[Member], tuple[bool, float, int]]:
+        maximize = self.maximize
+
         def key(member: Member) -> tuple[bool, float, int]:
             value = member.best_value
             if math.isnan(value):
                 return (True, 0.0, member.id)
-            return (False, -value if self.maximize else value, member.id)
+            return (False, -value if maximize else value, member.id)
 
-        return sorted((m for m in self.members.values() if m.state != ev.DELETED), key=key)
+        return key
 
     def memory_of(self, member: Member) -> tuple[float, float]:
         """The memory that a member takes in its array, in bytes, and its share of the array's; NaN where not known."""
@@ -207,7 +219,7 @@ class History:
             row |= {"best_epoch": member.best_epoch, "epochs": member.epoch}
             row |= {name: member.at_best(name) for name in self.metrics}
             row |= member.config
-            row["reason"] = member.reason
+            row["reason"] = visible(member.reason)
             row.setdefault("seed", member.seed)
             row |= {f"last_{name}": member.last(name) for name in self.metrics}
             found.append(row)

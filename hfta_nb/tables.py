@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas
 
+from hfta_nb.plain_text import visible_lines
+
 
 class Table(pandas.DataFrame):
     """A `pandas.DataFrame` that displays only some of its columns.
@@ -52,9 +54,9 @@ class Table(pandas.DataFrame):
 
     def __repr__(self) -> str:
         more = self._more()
-        return repr(self.compact()) + (f"\n{more}" if more else "")
+        return visible_lines(repr(self.compact()) + (f"\n{more}" if more else ""))
 
     def _repr_html_(self) -> str:
         found: Any = self.compact()
         more = self._more()
-        return str(found._repr_html_()) + (f"<small>{escape(more)}</small>" if more else "")
+        return visible_lines(str(found._repr_html_()) + (f"<small>{escape(more)}</small>" if more else ""))

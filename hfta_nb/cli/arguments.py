@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hfta_nb import __version__
+from hfta_nb.plain_text import encodes, visible
 
 PROGRAM = "hfta-nb"
 
 MOST_THREADS = 1024
-"""No machine has more cores for one process. Creating far more threads would end the process silently."""
+"""As in `hfta_nb.processes.cores`."""
 
 DESCRIPTION = "Train many variants of a model as one (a horizontally fused training array), without a notebook."
 
@@ -86,7 +87,7 @@ class _Parser(argparse.ArgumentParser):
     """Prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{PROGRAM}: error: {message}; see {self.prog} --help", file=sys.stderr)
+        print(f"{PROGRAM}: error: {visible(message)}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -288,6 +289,8 @@ def _seconds(text: str) -> float:
 def _path(text: str) -> str:
     if not text.strip() or "\0" in text:
         raise argparse.ArgumentTypeError(f"{text!r} is not the name of a file or directory")
+    if not encodes(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8")
     return text
 
 

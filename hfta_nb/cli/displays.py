@@ -17,9 +17,13 @@ from hfta_nb.cli import text as show
 from hfta_nb.cli.progress import ACTIVE, DONE, RunProgress
 from hfta_nb.events import Event
 from hfta_nb.history import History, Member
+from hfta_nb.pace import Pace
 
 REDRAWS_PER_S = 5
 MOST_GROUPS = 8
+MOST_LINES = 200
+"""Of arrays, where a plan is told."""
+
 BAR_WIDTH = 30
 _INTERVAL_S = 1.0
 """An epoch that ends sooner than this after the last line gets no line, except the last epoch."""
@@ -108,9 +112,9 @@ class Lines:
         history: Callable[[], History],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._out, self._clock = out, clock
+        self._out = out
         self._progress = RunProgress(history)
-        self._last_s = float("-inf")
+        self._pace = Pace(_INTERVAL_S, clock)
         self._epoch: ev.EpochDone | None = None
         self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as printed
         self._begun = False
@@ -132,10 +136,13 @@ class Lines:
             self._print(headline(event, self._begun))
             self._begun, self._told = True, {}
         elif isinstance(event, ev.PlanMade):
-            for group in event.groups:
+            for place, group in enumerate(event.groups):
                 told = group.variants, group.reason
                 if self._told.get(group.index) == told:  # only its measurements are new
                     continue
+                if place == MOST_LINES:
+                    self._print(f"... and {show.several(len(event.groups) - place, 'array')} more")
+                    break
                 self._told[group.index] = told
                 because = f"; {show.clean(group.reason)}" if group.reason else ""
                 members = show.several(len(group.variants), "member")
@@ -153,7 +160,8 @@ class Lines:
             self._print(f"array {event.group}: {show.clean(event.phase)}: {show.clean(event.detail)}")
         elif isinstance(event, ev.MemberChanged):
             line = ending(self._progress.history.members[event.variant])
-            if line and event.state != ev.COMPLETE:
+            line = "" if event.state == ev.COMPLETE else self._progress.bounded(line)
+            if line:
                 self._print(line)
         elif isinstance(event, ev.EpochDone):
             self._epoch = event
@@ -162,12 +170,15 @@ class Lines:
 
     def _end_epoch(self) -> None:
         """Print the line of an epoch; events of improved members follow the epoch's event."""
-        event, now = self._epoch, self._clock()
-        self._epoch = None
+        event, self._epoch = self._epoch, None
         epochs = self._progress.history.run.epochs if self._progress.history.run else 0
-        if event is None or (now - self._last_s < _INTERVAL_S and event.epoch < epochs):
+        last_one = event is not None and event.epoch >= epochs and len(self._progress.groups) <= MOST_LINES
+        if event is None or not (self._pace.due or last_one):
             return
-        self._last_s = now
+        with self._pace.drawing():
+            self._print_epoch(event, epochs)
+
+    def _print_epoch(self, event: ev.EpochDone, epochs: int) -> None:
         last = self._progress.history.progress
         clock = f"{show.duration(last.elapsed_s)}, {show.left(last.remaining_s)}" if last else ""
         parts = [clock, self._progress.rate(), self._progress.states()]
@@ -189,10 +200,9 @@ class LiveDisplay:
     def __init__(
         self, out: Console, history: Callable[[], History], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._clock = clock
         self._progress = RunProgress(history)
         self._live = Live(console=out, auto_refresh=False, transient=True, vertical_overflow="crop")
-        self._drawn_s, self._begun = float("-inf"), False
+        self._pace, self._begun = Pace(1 / REDRAWS_PER_S, clock), False
 
     def __enter__(self) -> LiveDisplay:
         self._live.start()
@@ -211,17 +221,16 @@ class LiveDisplay:
             self._begun = True
         elif isinstance(event, ev.MemberChanged):
             line = ending(self._progress.history.members[event.variant])
-            if line and event.state in (ev.DIVERGED, ev.FAILED):
+            line = self._progress.bounded(line) if event.state in (ev.DIVERGED, ev.FAILED) else ""
+            if line:
                 self._live.console.print(Text(line, "red"))
         elif isinstance(event, ev.ArrayHalved):
             self._live.console.print(Text(halving(event), "yellow"))
         elif isinstance(event, ev.DifferenceFound):
             self._live.console.print(Text(difference(event), "yellow"))
-        now = self._clock()
-        rare = isinstance(event, ev.PhaseChanged | ev.RunChanged)
-        if rare or now - self._drawn_s >= 1 / REDRAWS_PER_S:
-            self._drawn_s = now
-            self._live.update(self.picture(), refresh=True)
+        if self._pace.due or isinstance(event, ev.PhaseChanged | ev.RunChanged):
+            with self._pace.drawing():
+                self._live.update(self.picture(), refresh=True)
 
     def picture(self) -> Group:
         """The current picture."""

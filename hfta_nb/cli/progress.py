@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hfta_nb import events as ev
 from hfta_nb.cli import text as show
 from hfta_nb.events import Event
-from hfta_nb.history import History
+from hfta_nb.history import History, Member
 
 WAITING, ACTIVE, DONE = "waiting", "active", "done"
 
@@ -35,6 +36,18 @@ class GroupProgress:
     state: str = WAITING
     _began_s: float = math.nan
     _settled: tuple[float, float] | None = None  # epochs and seconds when a rate was first known
+    _variants: tuple[int, ...] = ()
+    _ended: int = 0  # so many of its variants, from the first on, have ended
+
+    def holds(self, variants: tuple[int, ...], epochs: int) -> None:
+        self._variants, self._ended, self.members, self.epochs = variants, 0, len(variants), epochs
+
+    def look(self, members: Mapping[int, Member]) -> None:
+        """See whether all have ended. Cheap: it is asked at each end of one."""
+        while self._ended < len(self._variants) and members[self._variants[self._ended]].state in ev.FINAL_STATES:
+            self._ended += 1
+        if self._ended == len(self._variants):
+            self.state = DONE
 
     @property
     def remaining_s(self) -> float:
@@ -62,6 +75,7 @@ class RunProgress:
     def __init__(self, history: Callable[[], History]) -> None:
         self._history = history
         self.groups: dict[int, GroupProgress] = {}
+        self._ends = 0
 
     @property
     def history(self) -> History:
@@ -74,8 +88,8 @@ class RunProgress:
             known = self.groups  # the plan changes if arrays are divided during the run
             self.groups = {g.index: known.get(g.index, GroupProgress(g.index, 0, epochs)) for g in event.groups}
             for g in event.groups:
-                self.groups[g.index].members, self.groups[g.index].epochs = len(g.variants), epochs
-            self._find_finished()
+                self.groups[g.index].holds(g.variants, epochs)
+                self._look(g.index)
         elif isinstance(event, ev.RunStarted):
             self.groups = {}
         elif isinstance(event, ev.PhaseChanged):
@@ -83,31 +97,37 @@ class RunProgress:
         elif isinstance(event, ev.StepsDone):
             self._activate(event.group)
             self.groups[event.group].step(event)
-        elif isinstance(event, ev.MemberChanged | ev.EpochDone):
-            self._find_finished()
+        elif isinstance(event, ev.MemberChanged):
+            self._look(self.history.members[event.variant].group)
+        elif isinstance(event, ev.EpochDone):
+            self._look(event.group)
 
     def _activate(self, index: int) -> None:
         if index in self.groups and self.groups[index].state == WAITING:
             self.groups[index].state = ACTIVE
 
-    def _find_finished(self) -> None:
-        for record in self.history.groups:
-            members = [self.history.members[i] for i in record.variants]
-            if all(m.state in ev.FINAL_STATES for m in members) and record.index in self.groups:
-                self.groups[record.index].state = DONE
+    def _look(self, index: int) -> None:
+        if index in self.groups:
+            self.groups[index].look(self.history.members)
+
+    def bounded(self, line: str) -> str:
+        """The line of an early end; of many the first ones, as the leaderboard has the reasons of all."""
+        self._ends += bool(line)
+        further = "further members that end early are only counted" if self._ends == MOST_ENDS + 1 else ""
+        return line if self._ends <= MOST_ENDS else further if line else ""
 
     def states(self) -> str:
         """``24 running, 1 diverged``."""
         order = (ev.RUNNING, ev.PAUSED, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, ev.FAILED)
-        counts = ((state, self.history.count(state)) for state in order)
-        return ", ".join(f"{n} {state.lower()}" for state, n in counts if n)
+        counts = Counter(member.state for member in self.history.members.values())
+        return ", ".join(f"{counts[state]} {state.lower()}" for state in order if counts[state])
 
     def best(self) -> str:
         """``#7 val_accuracy 0.984 at epoch 12 (lr=0.004, width=16)``; empty at first."""
-        board = self.history.leaderboard()
-        if not board or self.history.run is None or not math.isfinite(board[0].best_value):
+        best = self.history.leader
+        if best is None or self.history.run is None or not math.isfinite(best.best_value):
             return ""
-        best, monitor = board[0], show.clean(self.history.run.monitor)
+        monitor = show.clean(self.history.run.monitor)
         where = f" ({show.config(best.config)})" if best.config else ""
         return f"#{best.id} {monitor} {show.metric(best.best_value)} at epoch {best.best_epoch}{where}"
 
@@ -133,6 +153,9 @@ class RunProgress:
         last = self.history.samples[-1]
         return ", ".join(filter(None, [device(last.values), last.note]))
 
+
+MOST_ENDS = 40
+"""Lines of members that end early."""
 
 MUCH = 0.1
 """Above this share of the time, waiting for data is reported."""

@@ -82,7 +82,9 @@ def train(
     except HftaError as error:
         if not began:  # the request can't be carried out
             raise
-        return _failed(study, error.message)
+        from hfta_nb.study import rescued  # it imports torch
+
+        return _failed(study, f"{rescued(study, error)}")
     except Exception as error:
         traceback.print_exc()
         return _failed(study, f"{type(error).__name__}: {error}")

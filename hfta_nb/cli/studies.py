@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hfta_nb import regular_files
 from hfta_nb.errors import GridError, StoreError, StudyError
 from hfta_nb.events import Json
 from hfta_nb.grid import parse_axis
@@ -95,11 +96,9 @@ def check_writable(path: str | None) -> None:
     if path is None:
         return
     target = Path(path)
-    if target.is_dir():
-        raise StoreError("is a directory", where=path, accepted="the name of a file")
     try:
         existed = target.exists()
-        target.open("a", encoding="utf-8").close()
+        regular_files.opened(target, "ab").close()
         if not existed:
             target.unlink()
     except OSError as error:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hfta_nb import regular_files
 from hfta_nb.cli.studies import PASSED_ON
 from hfta_nb.errors import GridError, HftaError, StudyError
 
@@ -33,7 +34,7 @@ class StudyFile:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         try:
-            self.text = self.path.read_text(encoding="utf-8")
+            self.text = regular_files.text(self.path)
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8"
             raise StudyError(f"can't be read ({reason})", where=path, accepted="a TOML file") from error

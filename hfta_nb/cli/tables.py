@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hfta_nb import events as ev
+from hfta_nb import regular_files
 from hfta_nb.cli import text as show
 from hfta_nb.grid import show as show_value
 from hfta_nb.history import History, Member
+from hfta_nb.plain_text import cell
 
 if TYPE_CHECKING:
     from hfta_nb import Family
@@ -170,16 +172,16 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
 def write_csv(history: History, path: str) -> None:
     """Write the whole leaderboard, with numbers in full and empty cells for missing ones."""
     rows = history.rows()
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
-        writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    with regular_files.opened(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(map(cell, rows[0] if rows else ()))
+        writer.writerows(map(_cell, row.values()) for row in rows)
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return ""
-    return show_value(value) if isinstance(value, bool | tuple) or value is None else value
+    return cell(show_value(value) if isinstance(value, bool | tuple) or value is None else value)
 
 
 def _table(*headers: str) -> Table:

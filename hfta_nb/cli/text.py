@@ -7,14 +7,12 @@ from collections.abc import Iterable, Mapping
 
 from hfta_nb.events import Json
 from hfta_nb.grid import show
+from hfta_nb.plain_text import visible as clean
+
+__all__ = ["clean", "config", "count", "duration", "ids", "left", "memory", "metric", "percent", "several"]
 
 NOTHING = "-"
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def clean(text: object) -> str:
-    """External text (names, paths, messages) on one line, without control characters."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
 
 
 def duration(time_s: float) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import socket
+import sys
 import threading
 
 from hfta_nb.crews.foreign import is_foreign
@@ -56,8 +58,11 @@ def check_address(address: str | None, timeout_s: float = TIMEOUT_S) -> None:
     if address in (None, "auto", "local"):
         return  # Ray looks for the cluster of this node, which it does quickly, or starts one
     assert address is not None
-    if "://" in address and not address.startswith("ray://"):
-        return  # of a Ray service that has an address of its own sort
+    scheme, apart, _ = address.partition("://")
+    if apart and scheme != "ray":  # a Ray service has a module of this name
+        if not _is_service(scheme):
+            raise WorkerError("no address of this kind leads to Ray", where=where, got=address, accepted=ACCEPTED)
+        return
     found = _HOST_AND_PORT.fullmatch(address)
     if found is None or int(found["port"]) > 65535:
         raise WorkerError("not the address of a Ray cluster", where=where, got=address, accepted=ACCEPTED)
@@ -124,6 +129,16 @@ def _spoken(connection: socket.socket) -> str:
         return "what listens there closes the connection"
     kind = next((kind for start, kind in _KNOWN.items() if said.lstrip().startswith(start)), "something else")
     return f"{kind} listens there, which says {said[:_SHOWN_BYTES]!r}"
+
+
+def _is_service(scheme: str) -> bool:
+    """Whether Ray finds a module for addresses of this kind, as `ray.init` does."""
+    if not scheme.isidentifier() or scheme in sys.stdlib_module_names:
+        return False
+    try:
+        return hasattr(importlib.import_module(scheme), "ClientBuilder")
+    except Exception:  # whatever importing it makes of it
+        return False
 
 
 def _encrypted() -> bool:

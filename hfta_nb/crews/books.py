@@ -13,6 +13,7 @@ from hfta_nb import events as ev
 from hfta_nb.crews.reports import Saved
 from hfta_nb.crews.turns import Turn, estimated_s
 from hfta_nb.data import AnyData
+from hfta_nb.errors import StoreError
 from hfta_nb.events import Add, Control
 from hfta_nb.plan import Group
 from hfta_nb.train.schedule import Schedule
@@ -43,6 +44,7 @@ class Books(Schedule):
         super().__init__(settings, groups, control, save, resume, **how)
         self._turns: dict[str, Turn] = {}
         self._weights: dict[WeightsOf, Mapping[str, Tensor]] = {}  # those that are not kept yet
+        self._best: dict[WeightsOf, Mapping[str, Tensor]] = {}  # the best ones of arrays that train, kept or not
         self._next_index = self.free_index
 
     def placed(self) -> AnyData:
@@ -86,6 +88,7 @@ class Books(Schedule):
         indices = [turn.numbered(todo.group.index, self._free) for todo in saved.todo]
         turn.todo = [Todo(groups[i], todo.run) for i, todo in zip(indices, saved.todo, strict=True)]
         self._weights |= saved.weights
+        self._best |= saved.weights
         for end in saved.ended:
             if self.ends is not None and end.file in saved.ends:
                 index = turn.numbered(end.array, self._free)
@@ -95,8 +98,14 @@ class Books(Schedule):
     def _kept(self, event: ev.CheckpointSaved) -> ev.CheckpointSaved:
         """Write all checkpoints to the store."""
         todo = [todo for turn in self._turns.values() for todo in turn.todo]
-        path = self.keep([*todo, *self.waiting], self._weights)
+        try:
+            path = self.keep([*todo, *self.waiting], self._weights)
+        except StoreError:  # what was saved before may be gone as well: whoever keeps these elsewhere needs all
+            self.unsaved |= self._best
+            raise
         self._weights = {}
+        live = {id for turn in self._turns.values() for group in turn.arrays for id in group.ids}
+        self._best = {key: one for key, one in self._best.items() if key in live}
         return replace(event, path=path)
 
     def _free(self) -> int:

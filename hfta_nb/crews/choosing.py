@@ -8,6 +8,7 @@ from hfta_nb.crews.executor import Executor
 from hfta_nb.crews.on_ray import OnRay
 from hfta_nb.crews.processes import Processes
 from hfta_nb.errors import WorkerError
+from hfta_nb.processes.cores import check_processes
 
 KINDS = ("inline", "processes", "ray")
 
@@ -43,13 +44,22 @@ def executor_of(executor: Any, workers: int | None = None, address: str | None =
     return Processes(workers) if executor == "processes" else OnRay(address, workers)
 
 
-def reached(executor: Any, workers: int | None = None, address: str | None = None) -> Executor | None:
-    """The executor of a run that is about to begin; arguments as for `executor_of`.
+def reached(
+    executor: Any, workers: int | None = None, address: str | None = None, devices: int = 1, on_cpu: bool = True
+) -> Executor | None:
+    """The executor of a run that is about to begin; its first arguments as for `executor_of`.
+
+    Args:
+        devices: that train an array together.
+        on_cpu: whether each is a process of a CPU.
 
     Raises:
-        WorkerError: as `executor_of`, or there are no workers to be had, as nothing answers at the address.
+        WorkerError: as `executor_of`, or there are no such workers to be had: nothing answers at the address, or this
+            machine has not so many cores.
     """
     found = executor_of(executor, workers, address)
     if found is not None:
-        found.reach()
+        found.reach(devices)
+    elif on_cpu:
+        check_processes("devices", devices)
     return found

@@ -37,6 +37,9 @@ class Crew(Books):
         executor: where the workers are.
         ranks: how many devices a slot of a worker has, which train each array together, and whose statistics batch
             norms take then; see `hfta_nb.distributed.DataParallel`.
+
+    Raises:
+        WorkerError: there are no workers to be had.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class Crew(Books):
         self._streams: SharedStreams | None = None
         self._orders = 0
         self._stopping = self._paused = self._pausing = False
+        self._site: Site | None = executor.open(settings, len(self.waiting), ranks[0])  # before there is a run to fail
 
     def __iter__(self) -> Iterator[Event]:
         self.clock.skip()
-        site = self.executor.open(self.settings, len(self.waiting), self.ranks[0])
+        site = self._site
+        assert site is not None  # it is iterated once
         streams = SharedStreams(self.settings, site)
-        with contextlib.closing(site), contextlib.closing(streams):
+        with contextlib.closing(self), contextlib.closing(streams):
             self._places, self._streams = Places(site, self.terms), streams
             todo = list(self.waiting)
             self.waiting.clear()
@@ -76,6 +81,12 @@ class Crew(Books):
                     yield from self._dispatch(self._places, streams)
                 yield from self._heard(site)
                 yield from self._late(streams)
+
+    def close(self) -> None:
+        """End the workers."""
+        site, self._site = self._site, None
+        if site is not None:
+            site.close()
 
     def add(self, groups: Sequence[Group]) -> None:
         shift = max(0, self._next_index - min(group.index for group in groups)) if self._began else 0

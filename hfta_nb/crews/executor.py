@@ -147,8 +147,11 @@ class Executor(Protocol):
     def terms(self) -> Terms:
         """How groups are given to workers."""
 
-    def reach(self) -> None:
+    def reach(self, devices: int) -> None:
         """Find out quickly, before a run begins, whether there is where to open.
+
+        Args:
+            devices: of a slot.
 
         Raises:
             WorkerError: there is not.

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import queue
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,11 @@ cores of a slow processor and more than twice that beside other work, so that on
 MOST_WORKERS = 256
 """Actors that are asked for at a time where nobody says how many."""
 
+
+VERSIONS = "install the versions of Python, Ray and hfta_nb of this process on all nodes, or those of the nodes here"
+
+MOST = 10_000
+"""Actors, or CPUs of one, that can be asked for."""
 
 GROUPS = {"train": ("train",), "send": ("send",), "tell": ("where", "reports")}
 """An actor trains, takes requests and answers at the same time, and each of these in order: methods by their group."""
@@ -76,6 +82,7 @@ class OnRay:
                               remedy='pip install "hfta_nb[ray]"')  # fmt: skip
         for name in ("workers", "cpus"):
             whole(name, getattr(self, name))
+            _within(name, getattr(self, name))
         check_terms(self.terms)
         if self.address is not None and not isinstance(self.address, str):
             raise WorkerError("not the address of a Ray cluster", where="address", got=self.address, accepted=ACCEPTED)
@@ -84,14 +91,16 @@ class OnRay:
             raise WorkerError("not resources of Ray", where="resources", got=self.resources, accepted=accepted,
                               remedy="for CPUs: cpus=...; a GPU is asked for where the study has one")  # fmt: skip
 
-    def reach(self) -> None:
+    def reach(self, devices: int = 1) -> None:
         """See `Executor`.
 
         Raises:
-            WorkerError: nothing answers at the address, or this process is connected to another cluster.
+            WorkerError: nothing answers at the address, this process is connected to another cluster, or no cluster has
+                so many devices.
         """
         import ray
 
+        _within("devices", devices)
         if not ray.is_initialized():
             check_address(self.address)
         elif self.address not in (None, "auto", ray.get_runtime_context().gcs_address):
@@ -141,8 +150,9 @@ def _connect(address: str | None) -> None:
             ray.shutdown()
             if not left:
                 words = " ".join(str(error).split())
+                remedy = VERSIONS if "version mismatch" in words.lower() else REMEDY
                 raise WorkerError(f"Ray can't be reached ({words})", where="address", got=address,
-                                  accepted=ACCEPTED, remedy=REMEDY) from error  # fmt: skip
+                                  accepted=ACCEPTED, remedy=remedy) from error  # fmt: skip
 
 
 class RaySite:
@@ -243,7 +253,11 @@ class RayWorker:
             remove_placement_group(self.place)
 
     def taken(self) -> Iterator[Report]:
-        """What has come; asks for more."""
+        """What has come; asks for more.
+
+        Raises:
+            WorkerError: it is of another version.
+        """
         import ray
 
         try:
@@ -254,9 +268,13 @@ class RayWorker:
             self.gone = True
             yield Lost(_in_words(error))
             return
-        self.answer = self.actor.reports.remote(BEAT_S)
         if not self.ready:
-            self.ready, self.name, found = True, str(found), []
+            self.name, version = found if isinstance(found, tuple) else (found, "an earlier one")
+            if version != _version():
+                raise WorkerError("a node of the cluster has another version of hfta_nb", where=self.name, got=version,
+                                  accepted=_version(), remedy=VERSIONS)  # fmt: skip
+            self.ready, found = True, []
+        self.answer = self.actor.reports.remote(BEAT_S)
         yield from map(pickling.unpacked, found)
         if not found:
             yield Beat()
@@ -279,13 +297,13 @@ class Actor:
         self._controls: dict[int, Control] = {}
         self._lock = threading.Lock()
 
-    def where(self) -> str:
-        """The actor in words; answers once it is ready."""
+    def where(self) -> tuple[str, str]:
+        """The actor in words, and its version of hfta_nb; answers once it is ready."""
         import os
 
         import ray
 
-        return f"Ray actor {os.getpid()} on {ray.util.get_node_ip_address()}"
+        return f"Ray actor {os.getpid()} on {ray.util.get_node_ip_address()}", _version()
 
     def train(self, number: int, order: bytes) -> None:
         """Train an order."""
@@ -323,6 +341,18 @@ class Actor:
 
     def _tell(self, report: Report) -> None:
         self._reports.put(pickling.packed(report))
+
+
+def _version() -> str:
+    """Of hfta_nb in this process."""
+    return str(sys.modules["hfta_nb"].__version__)
+
+
+def _within(name: str, count: int | None) -> None:
+    if count is not None and count > MOST:
+        raise WorkerError(
+            "more than a cluster has", where=name, got=count, accepted=f"1 to {MOST}", remedy=f"lower {name}"
+        )
 
 
 def _is_resource(given: tuple[object, object]) -> bool:

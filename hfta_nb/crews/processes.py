@@ -58,10 +58,21 @@ class Processes:
     def __post_init__(self) -> None:
         for name in ("workers", "threads"):
             whole(name, getattr(self, name))
+        if self.threads is not None and self.threads > cores.MOST_THREADS:
+            accepted = f"1 to {cores.MOST_THREADS}"
+            raise WorkerError("more threads than any machine has", where="threads", got=self.threads, accepted=accepted)
         check_terms(self.terms)
 
-    def reach(self) -> None:
-        """See `Executor`: there are always processes."""
+    def reach(self, devices: int = 1) -> None:
+        """See `Executor`.
+
+        Raises:
+            WorkerError: these are more processes than this machine has cores or GPUs.
+        """
+        gpus = len(_gpus())
+        cores.check_processes("devices", devices, gpus)
+        asked = "workers" if devices == 1 else f"workers of {devices} devices"
+        cores.check_processes(asked, (self.workers or 1) * devices, gpus)
 
     def open(self, settings: Settings, groups: int, devices: int = 1) -> ProcessSite:
         """See `Executor`; with several devices to a slot, `workers` are the slots.

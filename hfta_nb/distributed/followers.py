@@ -91,12 +91,15 @@ class Followers:
         ranks: rank 0 among them.
 
     Raises:
+        WorkerError: there are fewer cores.
         DistributedError: a process does not start, or they can't meet.
     """
 
     ranks: Ranks
 
     def __init__(self, size: int, device: torch.device, timeout_s: float | None = None) -> None:
+        if device.type == "cpu":
+            cores.check_processes("devices", size)
         self._place = tempfile.mkdtemp(prefix="hfta_nb-ranks-")
         self._before = torch.get_num_threads()
         self._failed = False

@@ -83,8 +83,16 @@ def perform(
             else:
                 emit(event)
     except BaseException as error:  # also sys.exit() in user code
-        return failed(error)
+        return failed(_rescued(study, error))
     return last or ev.RunChanged(time.time(), ev.COMPLETE)
+
+
+def _rescued(study: Any, error: BaseException) -> BaseException:
+    if not isinstance(error, StoreError):
+        return error
+    from hfta_nb.study import rescued  # it imports torch
+
+    return rescued(study, error)
 
 
 def failed(error: BaseException) -> ev.RunChanged:

@@ -37,7 +37,7 @@ def draw_curves(
         raise HftaError("no such axis", where="x_axis", got=x_axis, accepted=", ".join(X_LABELS))
     if history.run is not None and metric not in history.metrics:
         raise HftaError("the run has no such metric", where="metric", got=metric, accepted=", ".join(history.metrics))
-    members = list(history.members.values())
+    members = colors.drawn(history)
     grid_axes = history.run.axes if history.run else {}
     scheme = colors.Scheme(members, grid_axes, color_by)
     other = "train_" + metric.removeprefix("val_") if train and metric.startswith("val_") else ""
@@ -48,7 +48,8 @@ def draw_curves(
             _line(axes, history, member.curves[other], stroke, x_axis, log_y, dotted=True)
         lines.append(_line(axes, history, member.curves.get(metric, Curve()), stroke, x_axis, log_y))
     dotted = ", training dotted" if other and any(other in m.curves for m in members) else ""
-    dress(axes, metric.replace("val_", "validation ").replace("_", " ") + dotted, X_LABELS[x_axis])
+    some = f" ({len(members)} of {len(history.members)} members)" if len(members) < len(history.members) else ""
+    dress(axes, metric.replace("val_", "validation ").replace("_", " ") + dotted + some, X_LABELS[x_axis])
     place_ticks(axes, history, x_axis)
     if any(len(line.get_xdata()) for line in lines):
         scale(axes, list(zip(members, lines, strict=True)), log_x, log_y)

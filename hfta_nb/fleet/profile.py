@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from hfta_nb import regular_files
 from hfta_nb.errors import FleetError, out_of_memory
 from hfta_nb.fleet.rates import positive
 
@@ -201,7 +202,7 @@ class _Kept:
         self._path = path
         self._found: dict[str, Any] = {}
         try:
-            found = json.loads(path.read_text(encoding="utf-8")) if path else {}
+            found = json.loads(regular_files.text(path)) if path else {}
         except (OSError, ValueError):
             return
         self._found = found if isinstance(found, dict) else {}

@@ -14,6 +14,7 @@ from hfta_nb.errors import GridError
 from hfta_nb.events import Json, tuples
 from hfta_nb.grid.nested import bare_name, check_flat, products
 from hfta_nb.grid.ranges import MAX_VARIANTS
+from hfta_nb.plain_text import visible
 
 
 @dataclass(frozen=True)
@@ -294,7 +295,7 @@ def show(value: Json) -> str:
         return f"{value:.4g}"
     if isinstance(value, tuple):
         return "(" + ", ".join(show(v) for v in value) + ")"
-    return "none" if value is None else str(value)
+    return "none" if value is None else visible(value)
 
 
 def check_name(name: object) -> str:

@@ -30,6 +30,12 @@ PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME"
 """Settings against spinning at barriers, for any OpenMP, GNU's, Intel's and LLVM's. The user's own settings have
 precedence."""
 
+MOST_THREADS = 1024
+"""No machine has more cores for one process. Creating far more threads would end the process silently."""
+
+FEW = 4
+"""So many processes may be started on any machine: to try what needs several."""
+
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _QUOTA_V1 = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
@@ -49,11 +55,30 @@ def threads(environment: Mapping[str, str] | None = None) -> int:
     given = os.environ if environment is None else environment
     asked = given.get(OVERRIDE, "").strip()
     if asked:
-        if not asked.isdecimal() or int(asked) < 1:
-            raise WorkerError("not a number of threads", where=OVERRIDE, got=asked, accepted="1, 2, 3, ...")
+        if not asked.isdecimal() or len(asked) > 9 or not 1 <= int(asked) <= MOST_THREADS:
+            raise WorkerError("not a number of threads", where=OVERRIDE, got=asked, accepted=f"1 to {MOST_THREADS}")
         return int(asked)
     limits = [_usable() - 1, _physical(), _allowed(given)]
     return max(1, min(limit for limit in limits if limit is not None))
+
+
+def check_processes(where: str, count: int, gpus: int = 0) -> None:
+    """See that so many processes may be started here: more than there are cores slow each other and the machine down.
+
+    Args:
+        where: the argument that asks for them.
+        count: how many, from 1.
+        gpus: that are to be used, for each of which there may be a process.
+
+    Raises:
+        WorkerError: there are fewer cores (by affinity and by a container's quota), and fewer GPUs.
+    """
+    cores = _usable()
+    most = max(cores, gpus, FEW)
+    if count > most:
+        remedy = f'lower {where}; on a cluster that has more: executor="ray", address=...'
+        raise WorkerError(f"more processes than this machine has cores ({cores})", where=where, got=count,
+                          accepted=f"1 to {most}", remedy=remedy)  # fmt: skip
 
 
 def environment() -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hfta_nb import regular_files
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.search import methods
 
@@ -128,6 +129,7 @@ class Mirror:
 
 
 def _storage(path: Path) -> Any:
+    regular_files.check(path)
     optuna = methods.optuna()
     return optuna.storages.JournalStorage(_unsynced(optuna.storages.journal)(str(path)))
 

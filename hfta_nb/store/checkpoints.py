@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,13 +120,13 @@ def tree(directory: Path, found: Checkpoint) -> Any:
     return _put(directory, found.state, found.tensors)
 
 
-def end(directory: Path, found: Checkpoint, name: str) -> Any:
+def end(directory: Path, found: Checkpoint | None, name: str) -> Any:
     """How far an array is that is done.
 
     Raises:
         StoreError: nothing is known of it, or its file is damaged.
     """
-    if name not in found.ends:
+    if found is None or name not in found.ends:
         raise StoreError("no such file in the run", where=str(directory / name))
     return _put(directory, found.trees[name], found.ends[name])
 
@@ -147,6 +148,52 @@ def whole(directory: Path, found: Checkpoint) -> StoreError | None:
         except StoreError as error:
             return error
     return None
+
+
+def last_whole(connection: sqlite3.Connection, directory: Path, tell: Callable[[str], None]) -> Checkpoint:
+    """The last checkpoint that is whole; `tell` hears of those that are not, if there are others.
+
+    Raises:
+        StoreError: there is none.
+    """
+    rows = listed(connection)
+    if not rows:
+        raise StoreError("no checkpoint here yet", where=str(directory))
+    damages: list[StoreError] = []
+    for number, found in rows:
+        damage = StoreError("is damaged", where=f"checkpoint {number}") if found is None else whole(directory, found)
+        if found is not None and damage is None:
+            return found
+        damages += [damage] if damage else []
+        if len(rows) > 1:
+            tell(f"checkpoint {number} can't be used, the one before is: {damages[-1].message}")
+    what, remedy = damages[0].message, "start a new study; what can be read of this one stays so"
+    raise StoreError(f"no checkpoint is whole: {what}", where=str(directory), remedy=remedy) from damages[0]
+
+
+def any_in(directory: Path) -> bool:
+    """Whether there are files of checkpoints, of which a database must have told."""
+    return any((directory / folder).is_dir() for folder in FOLDERS)
+
+
+def there(
+    directory: Path, entries: Mapping[str, Entry], tell: Callable[[str], None], new: Mapping[Any, Any] = {}
+) -> dict[str, Entry]:
+    """Those whose files are still there, to be part of the next checkpoint.
+
+    Args:
+        tell: hears of others.
+        new: those that have new files now, of which it need not hear.
+    """
+    names: set[str] = set()
+    for folder in FOLDERS:
+        with contextlib.suppress(OSError):
+            names |= {f"{folder}/{name}" for name in os.listdir(directory / folder)}
+    found = {key: entry for key, entry in entries.items() if entry.path in names}
+    gone = [key for key in entries if key not in found and key not in map(str, new)]
+    if gone:
+        tell(f"files are gone: {', '.join(gone[:5])}{', ...' if len(gone) > 5 else ''}")
+    return found
 
 
 def tidy(directory: Path, needed: Iterable[Entry]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
+from hfta_nb import regular_files
 from hfta_nb.errors import StoreError
 from hfta_nb.store import checkpoints, database, facts, files, journal
 from hfta_nb.store.locks import LOCK
@@ -24,8 +26,14 @@ def copy(connection: sqlite3.Connection, source: Path, target: Path) -> Iterator
         StoreError: it can't be read or written.
     """
     left_out = shutil.ignore_patterns(f"{database.NAME}*", LOCK, "*.tmp")
+
+    def no_files(folder: str, names: list[str]) -> set[str]:  # FIFOs, /dev/zero and the like
+        kinds = {name: regular_files.irregular(os.path.join(folder, name)) for name in names}
+        return left_out(folder, names) | {name for name, kind in kinds.items() if kind not in ("", "a directory")}
+
     try:
-        shutil.copytree(source, target, ignore=left_out, dirs_exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=no_files, dirs_exist_ok=True)
     except OSError as error:
         raise StoreError(f"can't be copied ({files.reason(error)})", where=str(target)) from error
     with database.making(target / database.NAME) as made, database.transaction(made):

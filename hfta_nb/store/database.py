@@ -12,10 +12,12 @@ import hashlib
 import json
 import os
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from hfta_nb import regular_files
 from hfta_nb.errors import HftaError, StoreError
 from hfta_nb.store import files
 
@@ -40,6 +42,14 @@ TABLES = {
 
 BUSY_S = 10.0
 """Another process's transaction is waited for so long; none takes more than some milliseconds."""
+
+_LEAST_PAGE_BYTES, _FIRST_PAGE_BYTES = 512, 65_536
+"""Of a page of a database; a study has several pages."""
+
+_ASKED = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""What SQLite has open for a database."""
 
 _DAMAGED = "is damaged"
 
@@ -81,6 +91,21 @@ def _typed(path: Path, error: sqlite3.Error) -> StoreError:
     return StoreError(f"{_DAMAGED} ({words})", where=str(path), remedy=SALVAGE)
 
 
+def blank(path: Path) -> bool:
+    """Whether nothing was ever written to a file, but what SQLite begins with."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.with_name(path.name + "-wal").stat().st_size:
+            return False
+    size_bytes = path.stat().st_size
+    if size_bytes > _FIRST_PAGE_BYTES or size_bytes % _LEAST_PAGE_BYTES:
+        return False
+    uri = _uri(path, "ro", "&immutable=1")  # which makes no files beside it
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(uri, uri=True)) as found:
+        application, version, tables = (found.execute(sql).fetchone()[0] for sql in _ASKED)
+        return not (application or version or tables)
+    return False
+
+
 def open_to_read(path: Path) -> sqlite3.Connection:
     """A connection that reads.
 
@@ -88,6 +113,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
         StoreError: there is no study here, it is of a later version, or damaged.
     """
     with typed(path):
+        _check_regular(path)
         connection = sqlite3.connect(_uri(path, "ro"), uri=True, timeout=BUSY_S, isolation_level=None)
         try:
             _set_up(connection)
@@ -117,6 +143,7 @@ def open_to_write(path: Path, ahead: bool = False) -> sqlite3.Connection:
         StoreError: as for `open_to_read`, or it can't be written.
     """
     with typed(path):
+        _check_regular(path)
         connection = sqlite3.connect(
             _uri(path, "rw"), uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
@@ -124,12 +151,34 @@ def open_to_write(path: Path, ahead: bool = False) -> sqlite3.Connection:
             _set_up(connection)
             _check(connection, path)
             if ahead:  # on a network's disk there may be no such journal; then SQLite keeps the one that it has
-                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                _write_ahead(connection)
             connection.execute("PRAGMA synchronous = NORMAL")  # but see `transaction`
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Wait here for others' transactions: where the kind of journal changes, SQLite itself does not."""
+    until = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            busy = (error.sqlite_errorcode & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not busy or time.monotonic() > until:
+                raise
+        time.sleep(0.02)
+
+
+def _check_regular(path: Path) -> None:
+    for end in _BESIDE:
+        one = path.with_name(path.name + end)
+        kind = regular_files.irregular(one)
+        if kind:
+            raise StoreError(f"is {kind}, not a file", where=str(one), remedy="remove it, or choose another directory")
 
 
 def fold_in(connection: sqlite3.Connection) -> None:
@@ -158,6 +207,7 @@ def making(path: Path) -> Iterator[sqlite3.Connection]:
                 create(connection)
                 yield connection
             files.sync(spare)
+            _move_blank(path)
             try:
                 os.link(spare, path)  # which, unlike a replacement, fails where something is there by now
             except FileExistsError:
@@ -169,6 +219,17 @@ def making(path: Path) -> Iterator[sqlite3.Connection]:
         for left in (spare, spare.with_name(spare.name + "-journal")):
             with contextlib.suppress(OSError, ValueError):
                 left.unlink(missing_ok=True)
+
+
+def _move_blank(path: Path) -> None:
+    """Make room where there is an empty database of another program, and no other."""
+    aside = path.with_name(f"{NAME}.{uuid.uuid4().hex[:8]}.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        if blank(path):
+            os.replace(path, aside)
+            if not blank(aside):  # another process has made a study in the meantime
+                os.link(aside, path)
+            aside.unlink()
 
 
 def create(connection: sqlite3.Connection) -> None:

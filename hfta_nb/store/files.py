@@ -17,7 +17,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hfta_nb import regular_files
 from hfta_nb.errors import StoreError
+
+NO_SUM = ""
+"""Of a file that was damaged when it was first looked at."""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What a system says where a file can't grow."""
@@ -64,13 +68,14 @@ def write(directory: Path, name: str, tensors: Mapping[str, Tensor]) -> Entry:
     path = directory / name
     with guarded(path):
         spare = path.with_name(path.name + ".tmp")
+        spare.unlink(missing_ok=True)  # a link or a FIFO in its place would be written to
         try:
             # Cloned: the format refuses tensors that share memory, as tied weights and rows of an arena do.
             held = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
             wide = {k for k, v in held.items() if v.dtype == torch.complex128}  # which the format does not know
             real = {k: torch.view_as_real(v) if k in wide else v for k, v in held.items()}
             save_file(real, spare, {_COMPLEX: json.dumps(sorted(wide))} if wide else None)
-            entry = entry_of(directory, spare, name)
+            entry = entry_of(spare, name)
             sync(spare)
             os.replace(spare, path)
         except BaseException:
@@ -106,21 +111,24 @@ def verify(directory: Path, entry: Entry) -> None:
     """
     path = directory / entry.path
     try:
-        found = entry_of(directory, path, entry.path)
+        size_bytes = path.stat().st_size
+        found = None
+        if size_bytes == entry.size_bytes and entry.sha256 != NO_SUM:  # nothing longer than what was written is read
+            found = entry_of(path, entry.path)
     except FileNotFoundError:
         raise StoreError("no such file in the run", where=str(path), remedy="was it moved, or deleted?") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise StoreError(f"can't be read ({reason(error)})", where=str(path)) from error
-    if found.size_bytes != entry.size_bytes:
+    if size_bytes != entry.size_bytes:
         raise StoreError("is damaged: it has another length than what was written", where=str(path),
-                         got=found.size_bytes, accepted=f"{entry.size_bytes} bytes")  # fmt: skip
+                         got=size_bytes, accepted=f"{entry.size_bytes} bytes")  # fmt: skip
     if found != entry:
         raise StoreError("is damaged: its contents are not what was written", where=str(path))
 
 
-def entry_of(directory: Path, path: Path, name: str) -> Entry:
+def entry_of(path: Path, name: str) -> Entry:
     """A file as the database is to know it."""
-    with path.open("rb") as file:
+    with regular_files.opened(path) as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
         return Entry(name, found, file.tell())
 

@@ -15,12 +15,16 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from hfta_nb import regular_files
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.store import checkpoints, database, facts, files, journal
 from hfta_nb.store.checkpoints import Checkpoint
 from hfta_nb.store.files import Entry
 
 FORMAT = 1
+
+_MOST_BYTES = 1 << 32
+"""Of a file that is read as a whole: a million events have a tenth of it."""
 
 _STUDY, _CHECKPOINT, EVENTS = "study.json", "checkpoint.json", "events.jsonl"
 
@@ -91,7 +95,7 @@ def _fill(connection: sqlite3.Connection, directory: Path) -> None:
 
 def _events(connection: sqlite3.Connection, path: Path) -> None:
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]  # a last line cut short is none
+        lines = regular_files.contents(path, _MOST_BYTES).split(b"\n")[:-1]  # a last line cut short is none
     except FileNotFoundError:
         return
     except OSError as error:
@@ -115,7 +119,7 @@ def _events(connection: sqlite3.Connection, path: Path) -> None:
 def _checkpoint(connection: sqlite3.Connection, directory: Path) -> None:
     path = directory / _CHECKPOINT
     weights = {file.stem: _entry(directory, f"weights/{file.name}") for file in _listed(directory / "weights")}
-    if not path.is_file():
+    if not path.exists():
         return
     found = _json(path)
     if found.get("format") != FORMAT:
@@ -149,10 +153,15 @@ def _plain(path: Path) -> Any:
 
 
 def _entry(directory: Path, name: str) -> Entry:
+    path = directory / name
     try:
-        return files.entry_of(directory, directory / name, name)
+        regular_files.check(path)
+        with safe_open(path, framework="pt"):  # its header fits its length: only then all of it is read
+            return files.entry_of(path, name)
+    except SafetensorError:
+        return Entry(name, files.NO_SUM, path.stat().st_size)  # damaged, which is told to whoever asks for it
     except OSError as error:
-        raise StoreError(f"can't be read ({files.reason(error)})", where=str(directory / name)) from error
+        raise StoreError(f"can't be read ({files.reason(error)})", where=str(path)) from error
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -163,7 +172,7 @@ def _listed(folder: Path) -> list[Path]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(regular_files.text(path, _MOST_BYTES))
     except (OSError, ValueError) as error:
         raise StoreError(f"can't be read ({files.reason(error)})", where=str(path)) from error
     if not isinstance(data, dict):

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.events import Event
+from hfta_nb.plain_text import encodes, visible
 from hfta_nb.store import checkpoints, copying, database, facts, files, journal, layout1, trees
 from hfta_nb.store.access import Access
 from hfta_nb.store.checkpoints import Checkpoint
@@ -33,16 +34,23 @@ class Store:
     Args:
         directory: where it lies; made when something is first written.
 
+    Raises:
+        StoreError: the path is not UTF-8, as the database and what reads it want it.
+
     Attributes:
         requests: of other processes to the one that runs the study.
+        unwritten: ends of arrays, by name, since the directory is gone.
     """
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
+        if not encodes(self.directory):
+            raise StoreError("not UTF-8", where=str(self.directory), accepted="a path that is", remedy="rename it")
         self._access = Access(self.directory)
         self.requests = Requests(self._access)
         self._staged: dict[str, tuple[Entry, Any]] = {}  # ends that the next checkpoint commits
         self._told: set[str] = set()  # damage that was told of
+        self.unwritten: dict[str, Mapping[str, Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.directory,)  # connections and locks belong to this process
@@ -74,7 +82,7 @@ class Store:
 
     @property
     def running(self) -> bool | None:
-        """Whether the study is being run now, in this process or in another; None where the system can't tell."""
+        """Whether the study is being run now, here or elsewhere; None where the system can't tell."""
         return self._access.running
 
     @property
@@ -203,13 +211,14 @@ class Store:
         Raises:
             StoreError: there is no room, or it can't be written; the checkpoint before is whole.
         """
+        self._access.check()
         tensors: dict[str, Tensor] = {}
         plain = trees.take_tensors(state, tensors)
         if not self.exists:
             self.write_study({})
         with self._access.writer() as connection:
             number, before = checkpoints.next_number(connection), self._newest(connection)
-            best = {} if before is None else dict(before.weights)
+            best = {} if before is None else checkpoints.there(self.directory, before.weights, self._tell, weights)
             for variant, one in weights.items():
                 best[str(variant)] = files.write(self.directory, f"weights/{variant}.{number}.safetensors", one)
             entry = files.write(self.directory, f"checkpoints/{number}.safetensors", tensors) if tensors else None
@@ -217,6 +226,7 @@ class Store:
             event = journal.last(connection)
             with database.transaction(connection):
                 checkpoints.insert(connection, Checkpoint(number, event, plain, entry, best, ends, plain_ends))
+            self._access.check()
             self._staged.clear()
             database.fold_in(connection)
             self._tidy(connection)
@@ -251,15 +261,24 @@ class Store:
 
     def write_end(self, array: int, state: Mapping[str, Any]) -> str:
         """Write how far an array has come that is done; the next checkpoint commits it. Returns its name."""
-        tensors: dict[str, Tensor] = {}
-        plain = trees.take_tensors(state, tensors)
         if not self.exists:
             self.write_study({})
         with self._access.writer() as connection:
             number = checkpoints.next_number(connection)
         name = f"ends/{array}.{number}.safetensors"
-        self._staged[name] = files.write(self.directory, name, tensors), plain
+        try:
+            self._access.check()
+        except StoreError:  # which the next checkpoint says: with it go the weights
+            self.unwritten[name] = state
+        else:
+            self.stage(name, state)
         return name
+
+    def stage(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write what `write_end` named, for the next checkpoint."""
+        tensors: dict[str, Tensor] = {}
+        plain = trees.take_tensors(state, tensors)
+        self._staged[name] = files.write(self.directory, name, tensors), plain
 
     def read_end(self, name: str) -> Any:
         """What `write_end` was given.
@@ -272,8 +291,6 @@ class Store:
             return trees.put_tensors(plain, files.read(self.directory, entry))
         with self._access.reading() as connection:
             found = self._newest(connection)
-        if found is None:
-            raise StoreError("no such file in the run", where=str(self.directory / name))
         return checkpoints.end(self.directory, found, name)
 
     def weights_path(self, variant: int | str) -> Path:
@@ -290,8 +307,8 @@ class Store:
         for last in (False, True):
             entry = self._weights().get(str(variant))
             if entry is None:
-                remedy = "was the run stopped before it was saved?"
-                raise StoreError("no such file in the run", where=str(self.weights_path(variant)), remedy=remedy)
+                raise StoreError("no such file in the run", where=str(self.weights_path(variant)),
+                                 remedy="was the run stopped before it was saved?")  # fmt: skip
             try:
                 return files.read(self.directory, entry)
             except StoreError:
@@ -326,7 +343,7 @@ class Store:
         if Store(directory).exists:
             raise StoreError("a run is already there", where=str(directory), remedy="choose another directory")
         with self._access.reading() as connection:
-            for found in copying.copy(connection, self.directory, directory):
+            for found in copying.copy(connection, self._access.source, directory):
                 self._tell(found)
 
     # Within.
@@ -335,7 +352,7 @@ class Store:
         """Warn of what is damaged, once."""
         if what not in self._told:
             self._told.add(what)
-            warnings.warn(StoreWarning(f"{self.path}: {what}"), stacklevel=3)
+            warnings.warn(StoreWarning(visible(f"{self.path}: {what}")), stacklevel=3)
 
     def _newest(self, connection: sqlite3.Connection) -> Checkpoint | None:
         """The last checkpoint's row.
@@ -352,24 +369,7 @@ class Store:
     def _best_of(self) -> Checkpoint:
         """The last checkpoint that is whole."""
         with self._access.reading() as connection:
-            listed = checkpoints.listed(connection)
-        if not listed:
-            raise StoreError("no checkpoint here yet", where=str(self.directory))
-        error: StoreError | None = None
-        for number, found in listed:
-            damage = StoreError("is damaged", where=f"checkpoint {number}") if found is None else None
-            damage = damage or checkpoints.whole(self.directory, found)  # type: ignore[arg-type]
-            if found is not None and damage is None:
-                return found
-            assert damage is not None
-            error = error or damage
-            if len(listed) > 1:
-                self._tell(f"checkpoint {number} can't be used, the one before is: {damage.message}")
-        assert error is not None
-        remedy = "start a new study; what can be read of this one stays so"
-        raise StoreError(
-            f"no checkpoint is whole: {error.message}", where=str(self.directory), remedy=remedy
-        ) from error
+            return checkpoints.last_whole(connection, self.directory, self._tell)
 
     def _weights(self) -> Mapping[str, Entry]:
         if not self.exists:
@@ -380,9 +380,10 @@ class Store:
 
     def _ends(self, before: Checkpoint | None, state: Any) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The ends that a state names, with what is in them beside tensors."""
-        names = [str(told["file"]) for told in state.get("ends", ())]
-        known = {} if before is None else {n: (before.ends[n], before.trees[n]) for n in before.ends}
-        known |= self._staged
+        names = [str(one["file"]) for one in state.get("ends", ())]
+        told = {} if before is None else {n: e for n, e in before.ends.items() if n in names}
+        kept = checkpoints.there(self.directory, told, self._tell)
+        known = ({} if before is None else {n: (kept[n], before.trees[n]) for n in kept}) | self._staged
         found = {name: known[name] for name in names if name in known}
         return {n: entry for n, (entry, _) in found.items()}, {n: plain for n, (_, plain) in found.items()}
 

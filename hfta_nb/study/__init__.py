@@ -5,7 +5,7 @@ from hfta_nb.study.planning import array_name
 from hfta_nb.study.result import Result
 from hfta_nb.study.run_index import SavedRun, saved_runs
 from hfta_nb.study.sameness import Change, Kept, kept
-from hfta_nb.study.saving import given_options
+from hfta_nb.study.saving import given_options, rescued
 from hfta_nb.study.study import Study
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "array_name",
     "given_options",
     "kept",
+    "rescued",
     "saved_runs",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,8 @@ class Checking:
 
     def excerpt(self: Study) -> Study:
         """A copy with one batch of the data, to be sent to a process that calls `forward_events`."""
-        made = copy.copy(self)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, _running=0, _trainer=None)  # of it nothing runs
         if isinstance(self.data, Data):
             made.data = self.data.head(max(int(row["batch_size"]) for group in self.plan_groups for row in group.rows))
         return made

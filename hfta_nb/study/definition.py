@@ -148,6 +148,7 @@ class Definition:
         self._running = 0  # runs of this very object, which fold their events in themselves
         self._trainer: Trainer | Crew | None = None  # of the run that is on
         self._on_trial: list[Callable[..., Any]] = []  # callbacks of the trials of a search
+        self._unkept: Any = None  # a checkpoint that could not be written: its state, and weights
         self._extended = False  # variants were added that its events do not have yet
         self._mirror = Mirror(self.directory / searching.FILE)  # of the trials, where this is a search
 
@@ -173,8 +174,11 @@ class Definition:
         self.fixed = arguments.fixed_of(*fixed, self.grid.axes)
 
     def __getstate__(self) -> dict[str, Any]:
+        if self._running:
+            remedy = "copy it after the run, or read what it has so far in another study: Study.load(study.directory)"
+            raise StudyError("a study can't be copied or sent while it runs", where=str(self.directory), remedy=remedy)
         # The data that was handed over is for `check`, which can do without where the study was sent to.
-        return {**self.__dict__, "handed": None}
+        return {**self.__dict__, "handed": None, "_unkept": None}
 
     @property
     def variants(self) -> list[Variant]:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+from hfta_nb import crews
 from hfta_nb.crews import Executor
 from hfta_nb.distributed.leader import spread as spread_over
 from hfta_nb.step import Step
 from hfta_nb.study.protocol import Definition
+
+
+def reached(study: Definition, executor: Any, workers: int | None, address: str | None) -> Executor | None:
+    """The executor of a run that is about to begin; None to train in this process.
+
+    Raises:
+        WorkerError: it can't be used, no worker is to be had, or this machine has not so many cores.
+    """
+    devices = 1 if study.serial else study.devices
+    return crews.reached(executor, workers, address, devices, study.device.type == "cpu")
 
 
 def spread(study: Definition, executor: Executor | None) -> AbstractContextManager[Callable[[Step], Step] | None]:

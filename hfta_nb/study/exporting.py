@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import StoreError, StudyError
+from hfta_nb.plain_text import cell, encodes
 from hfta_nb.study import outcome
 from hfta_nb.study.protocol import Study
 
@@ -25,6 +26,8 @@ def export(study: Study, path: Path, what: str) -> Path:
     """See `Study.export`."""
     if what not in KINDS:
         raise StudyError("nothing of this name can be exported", where="what", got=what, accepted=", ".join(KINDS))
+    if not encodes(path):
+        raise StudyError("not UTF-8", where="path", got=str(path), accepted="a path that is", remedy="rename it")
     if path.suffix not in FORMATS:
         raise StudyError("unknown kind of file", where="path", got=str(path), accepted=", ".join(FORMATS))
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
@@ -34,6 +37,9 @@ def export(study: Study, path: Path, what: str) -> Path:
     spare = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        spare.unlink(missing_ok=True)  # a link or a FIFO in its place would be written to
+        if path.suffix == ".csv":
+            frame = frame.map(cell).rename(columns=cell)
         frame.to_csv(spare, index=False) if path.suffix == ".csv" else frame.to_parquet(spare, index=False)
         os.replace(spare, path)
     except OSError as error:

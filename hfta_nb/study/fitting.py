@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -14,6 +13,8 @@ from hfta_nb.errors import StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.grid import show
 from hfta_nb.history import History
+from hfta_nb.pace import Pace
+from hfta_nb.plain_text import visible
 from hfta_nb.study.protocol import Study
 
 Listener = Callable[[Event], Any]
@@ -84,21 +85,20 @@ def bar(study: Study) -> Iterator[Listener]:
         TimeElapsedColumn,
     )
 
-    words = TextColumn("{task.description}")
+    words = TextColumn("{task.description}", markup=False)
     columns = (words, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
     # Drawn as events come: no thread of its own.
     with Progress(*columns, auto_refresh=False) as shown:
-        task = shown.add_task(study.name, total=1.0, left="")
+        task = shown.add_task(visible(study.name), total=1.0, left="")
 
-        drawn_s = -math.inf
+        pace = Pace(DRAW_INTERVAL_S)
 
         def add(event: Event) -> None:
-            nonlocal drawn_s
-            now = time.monotonic()
-            if now - drawn_s >= DRAW_INTERVAL_S or isinstance(event, ev.RunChanged):
-                drawn_s, history = now, study.history
-                shown.update(task, completed=share(history), description=words_of(history), left=left_of(history))
-                shown.refresh()
+            if pace.due or isinstance(event, ev.RunChanged):
+                with pace.drawing():
+                    history = study.history
+                    shown.update(task, completed=share(history), description=words_of(history), left=left_of(history))
+                    shown.refresh()
 
         yield add
 
@@ -135,8 +135,8 @@ def words_of(history: History) -> str:
     if training and history.progress is not None:
         epoch = min(history.run.epochs, math.floor(history.progress.epochs_done) + 1)
         parts.append(f"epoch {epoch} of {history.run.epochs}")
-    best = history.leaderboard()[0]
-    if best.best_epoch:
+    best = history.leader
+    if best is not None and best.best_epoch:
         parts.append(f"best {history.run.monitor} {show(best.best_value)} (#{best.id})")
     return ", ".join(parts)
 

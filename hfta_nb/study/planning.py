@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
+from hfta_nb.crews import reached
 from hfta_nb.errors import FamilyError
 from hfta_nb.events import Control
 from hfta_nb.fleet.arrays import Arrays
@@ -76,6 +77,7 @@ def array_name(index: int) -> str:
 
 def profiled(study: Definition, groups: Sequence[Group], cache: Path | None, devices: int) -> Profile:
     """See `Study.profile`; of these arrays."""
+    reached("inline", devices=devices, on_cpu=study.device.type == "cpu")
     by_name = {array_name(group.index): group for group in groups}
     members = {name: len(group.variants) for name, group in by_name.items()}
     return profile(Arrays(study.settings(), by_name, study.devices_batch_norm), members, devices, cache=cache)

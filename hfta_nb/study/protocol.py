@@ -98,6 +98,7 @@ class Study(Definition, Protocol):
     _running: int
     _trainer: Trainer | Crew | None
     _extended: bool
+    _unkept: Any
     _on_trial: list[Callable[..., Any]]
     _mirror: Mirror
 

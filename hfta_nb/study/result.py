@@ -13,6 +13,7 @@ from hfta_nb.data import tree_map
 from hfta_nb.errors import StoreError
 from hfta_nb.grid import Variant, show
 from hfta_nb.html import pairs
+from hfta_nb.plain_text import visible
 from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import undisturbed
 from hfta_nb.step import unpacked_states
@@ -150,4 +151,4 @@ class Result:
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{k} {show(v)}" for k, v in self.metrics.items() if k.startswith("val_"))
-        return f"Result({self.variant.label}; {shown or 'not trained yet'})"
+        return visible(f"Result({self.variant.label}; {shown or 'not trained yet'})")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hfta_nb.errors import StoreError
+from hfta_nb.plain_text import encodes
 from hfta_nb.store import Store
 from hfta_nb.study.reading import checked
 
@@ -52,7 +53,7 @@ def saved_runs(folder: str | Path, most: int = 100) -> Iterator[SavedRun]:
 
 def _directories(folder: Path) -> list[Path]:
     try:
-        return [place for place in folder.iterdir() if place.is_dir()]
+        return [place for place in folder.iterdir() if encodes(place.absolute()) and place.is_dir()]
     except OSError:
         return []
 

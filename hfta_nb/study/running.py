@@ -14,7 +14,7 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb import telemetry
-from hfta_nb.crews import Crew, Executor, reached
+from hfta_nb.crews import Crew, Executor
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
@@ -53,6 +53,7 @@ def run(
         take = functools.partial(adding.requested, study)
         settings, plan = study.settings(), study.plan_groups
         owner = steering.Owner(study)
+        study.store.requests.take()  # what was asked of an earlier run is not asked of this one
         trainer: Trainer | Crew
         if executor is None:
             trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take, owner=owner)
@@ -62,7 +63,6 @@ def run(
         control.attach(lambda request: steering.check(study, request, study._history))
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
         sampled = 0.0
-        study.store.requests.take()  # what was asked of an earlier run is not asked of this one
         study._running += 1
         try:
             for event in events(study, trainer, state is not None):
@@ -78,19 +78,13 @@ def run(
                     sample = sampler.sample()
                     keep(study, sample)
                     yield sample
-        except Exception as error:
-            if is_full(error):
-                _end(study, _cut_short(study, f"{error}"))
-            else:
-                reason = f"{type(error).__name__}: {error}"
-                _end(study, [ev.RunChanged(time.time(), ev.FAILED, reason, traceback.format_exc())])
-            raise
-        except BaseException as error:  # a second Ctrl-C, or the family's own code ended the process
-            why = f"{type(error).__name__} within a step; it resumes from its last checkpoint"
-            _end(study, _cut_short(study, why))
+        except BaseException as error:
+            _end(study, _ended_by(study, error))
             raise
         finally:
             control.close()
+            if isinstance(trainer, Crew):
+                trainer.close()
             searching.end(study)
             study._trainer = None
             study._running -= 1
@@ -145,7 +139,22 @@ def looked_at(study: Study) -> History:
 
 
 def _save(study: Study, state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, torch.Tensor]]) -> str:
-    return str(study.store.write_checkpoint(state, weights))
+    study._unkept = None
+    try:
+        return str(study.store.write_checkpoint(state, weights))
+    except StoreError:
+        study._unkept = state, weights
+        raise
+
+
+def _ended_by(study: Study, error: BaseException) -> Iterator[Event]:
+    if is_full(error):
+        return _cut_short(study, f"{error}")
+    if isinstance(error, Exception):
+        reason, detail = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        return iter([ev.RunChanged(time.time(), ev.FAILED, reason, detail)])
+    # A second Ctrl-C, or the family's own code ended the process.
+    return _cut_short(study, f"{type(error).__name__} within a step; it resumes from its last checkpoint")
 
 
 def _cut_short(study: Study, why: str) -> Iterator[Event]:
@@ -258,7 +267,7 @@ def restart(
     study: Study, control: Control, executor: Any = "inline", workers: int | None = None, address: str | None = None
 ) -> Iterator[Event]:
     """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
-    where = reached(executor, workers, address)
+    where = devices.reached(study, executor, workers, address)
     return loop.iterate(study.directory, lambda: run(study, control, False, None, where, again=True), control)
 
 

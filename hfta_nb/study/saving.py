@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import shutil
 from pathlib import Path
 from typing import Any
 
 from hfta_nb import data as datasets
 from hfta_nb import search
 from hfta_nb.data import Data
+from hfta_nb.errors import StoreError
+from hfta_nb.store import Store, is_full
 from hfta_nb.study import arguments
 from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.study.reading import DATA
@@ -98,4 +102,31 @@ def save(study: Study, target: Path) -> Path:
         write(study)
     if target != study.directory:
         study.store.copy_to(target)
+    if study._unkept is not None:
+        state, weights = study._unkept
+        store = Store(target)
+        for name, end in study.store.unwritten.items():
+            store.stage(name, end)
+        store.write_checkpoint(state, weights)
+        study._unkept = None
     return target
+
+
+def rescued(study: Study, error: BaseException) -> BaseException:
+    """Save a study whose run has ended by this error beside its directory, if it has a checkpoint that could not be
+    written: for who has no other use of what is in memory.
+
+    Returns:
+        The error, which says where.
+    """
+    if not isinstance(error, StoreError) or is_full(error) or getattr(study, "_unkept", None) is None:
+        return error
+    spares = (study.directory.with_name(f"{study.directory.name}-{n}") for n in itertools.count(1))
+    place = next(spare for spare in spares if not spare.exists())
+    try:
+        save(study, place)
+    except StoreError:
+        shutil.rmtree(place, ignore_errors=True)
+        return error
+    error.remedy = f"what was in memory was saved to {place}, where the run can be resumed"
+    return error.at(error.where)

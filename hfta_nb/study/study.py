@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.crews import reached
 from hfta_nb.errors import StoreError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
@@ -15,6 +14,7 @@ from hfta_nb.recipes import Family
 from hfta_nb.study import (
     adding,
     code,
+    devices,
     exporting,
     loop,
     outcome,
@@ -192,7 +192,7 @@ class Study(Analysis, Checking, Definition):
             WorkerError: the executor can't be used, or no worker can be started.
             Exception: any error that the family's own code raised; the run is then FAILED and can be resumed.
         """
-        control, where = control or Control(), reached(executor, workers, address)
+        control, where = control or Control(), devices.reached(self, executor, workers, address)
         return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs, where), control)
 
     def fit(

@@ -28,6 +28,7 @@ class MemberRecord:
         waited: validations since then.
         slot: its row in the tensors of best weights.
         unsaved: whether its best weights changed since they were last saved.
+        held: whether they are in memory, saved or not.
         start: epochs that its array had done when it joined.
         first_step, first_pass: likewise optimizer steps, and passes through the data.
         begin_s: seconds that the run had trained.
@@ -41,6 +42,7 @@ class MemberRecord:
     patient_value: float = math.nan
     waited: int = 0
     unsaved: bool = False
+    held: bool = False
     start: int = 0
     first_step: int = 0
     first_pass: int = 0
@@ -121,7 +123,8 @@ class Members:
         for place, value in found.items():
             member = self.active[place]
             if better[place]:
-                member.best_value, member.best_epoch, member.unsaved = value, epoch - member.start, True
+                member.best_value, member.best_epoch = value, epoch - member.start
+                member.unsaved = member.held = True
             if math.isfinite(value) and self._better(value, member.patient_value, self.min_delta):
                 member.patient_value, member.waited = value, 0
             else:
@@ -173,7 +176,8 @@ class Members:
     ) -> None:
         """One more member, beside the one at this place; its book begins anew."""
         page = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
-        page.best_epoch, page.patient_value, page.waited, page.unsaved = 0, math.nan, 0, False
+        page.best_epoch, page.patient_value, page.waited = 0, math.nan, 0
+        page.unsaved = page.held = False
         self.all.append(page)
         self.active.append(page)
         self.narrowers = [*self.narrowers, narrower]
@@ -213,9 +217,14 @@ class Members:
         narrowed = self.narrowers[member.slot](row)
         self.departed[name] = {k: v.detach().to("cpu", copy=True) for k, v in narrowed.items()}
 
-    def unsaved(self) -> dict[WeightsOf, dict[str, Tensor]]:
-        """Weights that are not saved yet: the best ones that have changed, and those of `keep`."""
-        rows = {m.id: (m.slot, {k: v[m.slot] for k, v in self.best.items()}) for m in self.all if m.unsaved}
+    def unsaved(self, held: bool = False) -> dict[WeightsOf, dict[str, Tensor]]:
+        """Weights that are not saved yet: the best ones that have changed, and those of `keep`.
+
+        Args:
+            held: the best ones that were saved as well, as far as they are still in memory.
+        """
+        due = [m for m in self.all if m.unsaved or (held and m.held)]
+        rows = {m.id: (m.slot, {k: v[m.slot] for k, v in self.best.items()}) for m in due}
         return self.departed | {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
 
     def saved(self) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from hfta_nb import events as ev
 from hfta_nb.augment import Augmenting
+from hfta_nb.errors import StoreError
 from hfta_nb.events import Event
 from hfta_nb.memory import Meter
 from hfta_nb.metrics import Metric
@@ -265,7 +266,13 @@ class Progress:
             self.trainer.unsaved |= self.members.unsaved()
             self.members.saved()
             return
-        path = self.trainer.checkpoint(self.group, None if done else self.state(), self.members.unsaved())
+        try:
+            path = self.trainer.checkpoint(self.group, None if done else self.state(), self.members.unsaved())
+        except StoreError:  # what was saved before may be gone as well: whoever keeps these elsewhere needs all
+            for run in (self, *self.trainer.training):
+                if isinstance(run, Progress) and hasattr(run, "members"):
+                    self.trainer.unsaved |= run.members.unsaved(held=True)
+            raise
         self.members.saved()
         yield ev.CheckpointSaved(time.time(), self.group.index, self.epoch, path)
 

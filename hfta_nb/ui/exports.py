@@ -19,8 +19,7 @@ def write_csv(study: Study) -> Path:
         StudyError: there is no run yet.
     """
     path = study.directory / "leaderboard.csv"
-    study.results().to_csv(path)
-    return path
+    return study.export(path)
 
 
 def write_png(study: Study, history: History, reading: Any, live: LiveView) -> Path:

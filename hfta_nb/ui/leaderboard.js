@@ -105,7 +105,7 @@ class Board {
   // Drawing.
 
   draw() {
-    const { columns, rows } = this.model.get("table");
+    const { columns, rows, of = 0 } = this.model.get("table");
     this.columns = columns;
     this.drawHead();
     const query = this.model.get("query");
@@ -114,7 +114,8 @@ class Board {
     const found = this.sorted(rows.filter((row) => wanted.every((word) => this.fits(row, word))));
     const shown = found.slice(0, this.limit);
     this.place(shown);
-    setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length} of ${rows.length} members`) : "no members yet");
+    const best = of > rows.length ? `, the best of ${of}: study.results() has all` : "";
+    setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length} of ${rows.length} members`) + best : "no members yet");
     this.more.hidden = found.length <= shown.length;
     this.more.textContent = `show all ${found.length}`;
     this.clear.hidden = !this.model.get("selected").length;

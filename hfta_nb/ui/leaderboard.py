@@ -18,13 +18,16 @@ from hfta_nb.ui.widgets import source
 
 Row = dict[str, Any]
 
+MOST_ROWS = 1000
+"""Rows that are sent to the browser, the best ones; `Study.results` has all."""
+
 
 class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
     """One row per member, best first; column heads sort the rows.
 
     Attributes:
-        table: "columns" (key, label, title, number) and "rows" (id, state, reason, cells, keys, swatch, stop, take),
-            ready to display; "keys" are the sort keys of cells.
+        table: "columns" (key, label, title, number), "of" (how many members there are) and "rows" (id, state, reason,
+            cells, keys, swatch, stop, take), ready to display; "keys" are the sort keys of cells.
         selected: ids of the selected members.
         sort_by: key of the column that sorts; "rank" for the leaderboard's own order.
         descending: whether the largest come first.
@@ -54,7 +57,7 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 def table_of(history: History, color_by: str = "") -> dict[str, Any]:
-    """The leaderboard's table of a run.
+    """The leaderboard's table of a run: of the best members, and how many there are.
 
     Args:
         history: the run.
@@ -83,11 +86,12 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         columns.append(_column("check", "against serial", "Largest difference from training alone", True))
     scheme = colors.Scheme(list(history.members.values()), run.axes, color_by)
     rows = []
-    for rank, member in enumerate(history.leaderboard(), 1):
+    board = history.leaderboard()
+    for rank, member in enumerate(board[:MOST_ROWS], 1):
         found = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
         cells = [found[column["key"]] for column in columns]
         rows.append(_row(member, cells, scheme.stroke(member), history))
-    return {"columns": columns, "rows": rows}
+    return {"columns": columns, "rows": rows, "of": len(board)}
 
 
 def state_of(member: Member, paused: bool) -> str:

@@ -59,12 +59,15 @@ class LiveState:
         history: the run, each of its curves thinned to `LIMIT`.
         device: one curve per measurement of the device.
         stale: whether the next message must contain everything.
+        chosen: ids of members that are drawn where not all are; see `hfta_nb.colors.drawn`.
     """
 
     def __init__(self) -> None:
         self.history = History()
         self.device: dict[str, Curve] = {}
         self.stale = True
+        self.chosen: tuple[int, ...] = ()
+        self._drawn: dict[int, Member] = {}  # of the last message that had everything
         self._samples = 0
         self._new: dict[tuple[int, str], Curve] = {}
         self._changed: set[int] = set()
@@ -75,6 +78,7 @@ class LiveState:
     @property
     def points(self) -> int:
         """Number of points in a full message."""
+        self._draw()
         return sum(len(curve.values) for _, _, curve in self._curves())
 
     def add(self, event: ev.Event) -> None:
@@ -102,8 +106,10 @@ class LiveState:
             full: send everything, for a new front end.
         """
         full = full or self.stale
+        if full:
+            self._draw()
         curves = self._curves() if full else [(owner, name, curve) for (owner, name), curve in self._new.items()]
-        owners = list(self.history.members) if full else sorted(self._changed)
+        owners = list(self._drawn) if full else sorted(self._changed & self._drawn.keys())
         told = {"run": self._run(), "pauses": list(self.history.pauses)}
         nothing = self.history.run is None and not self.device
         if nothing or not (full or curves or owners or self._edited or told != self._told):
@@ -112,7 +118,7 @@ class LiveState:
         header: dict[str, Any] = {"full": full, **told}
         header["states"] = [[i, self.history.members[i].state, self.history.members[i].reason] for i in owners]
         if full or self._edited:
-            header["layout"] = layout(self.history)
+            header["layout"] = layout(self.history, [self.history.members[i] for i in self._drawn])
         if full or tuple(self.device) != self._lines:
             self._lines = tuple(self.device)
             header["device"] = [_line(line) for line in colors.device_lines(self.device)]
@@ -137,9 +143,19 @@ class LiveState:
     def _forget(self) -> None:
         self._new, self._changed, self._edited, self.stale = {}, set(), False, True
 
+    def choose(self, ids: Sequence[int]) -> bool:
+        """Draw these members in any case; whether they were not drawn."""
+        self.chosen = tuple(ids)
+        more = bool(self._drawn) and not self._drawn.keys() >= {i for i in ids if i in self.history.members}
+        self.stale = self.stale or more
+        return more
+
+    def _draw(self) -> None:
+        self._drawn = {m.id: m for m in colors.drawn(self.history, self.chosen)}
+
     def _curves(self) -> list[tuple[int, str, Curve]]:
         found: list[tuple[int, str, Curve]] = []
-        for member in self.history.members.values():
+        for member in self._drawn.values():
             found += [(member.id, name, curve) for name, curve in member.curves.items()]
             if member.step_loss.values:
                 found.append((member.id, STEP_LOSS, member.step_loss))
@@ -157,12 +173,16 @@ class LiveState:
             self._changed.add(event.variant)
         elif isinstance(event, ev.MemberEdited):
             self._edited = True
-        elif isinstance(event, ev.RunChanged) and event.state == ev.FAILED:
-            self._changed |= self.history.members.keys()  # they failed with the run
+        elif isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
+            if event.state == ev.FAILED:
+                self._changed |= self.history.members.keys()  # they failed with the run
+            self.stale = self.stale or len(self._drawn) < len(self.history.members)  # others are the best by now
 
     def _point(self, variant: int, name: str, epoch: float, step: int, value: float, time_s: float) -> None:
         member = self.history.members[variant]
         thin(member.step_loss if name == STEP_LOSS else member.curves[name])
+        if variant not in self._drawn:
+            return
         fresh = self._new.setdefault((variant, name), Curve())
         fresh.add(epoch, step, value, time_s)
         thin(fresh)
@@ -183,16 +203,20 @@ class LiveState:
 
     def _run(self) -> dict[str, Any]:
         history = self.history
-        epochs_done: float = max((m.epoch for m in history.members.values()), default=0)
+        epochs_done: float = max((m.epoch for m in self._drawn.values()), default=0)
         if history.progress:
             epochs_done = max(epochs_done, history.progress.epochs_done)
         return {"state": history.state, "reason": history.reason, "phase": history.phase, "epochs_done": epochs_done}
 
 
-def layout(history: History) -> dict[str, Any]:
-    """The layout that a front end needs before the first point: members, names, colours, axes, metrics."""
+def layout(history: History, variants: Sequence[Member]) -> dict[str, Any]:
+    """The layout that a front end needs before the first point: members, names, colours, axes, metrics.
+
+    Args:
+        history: the run.
+        variants: the members that are drawn, with the values that they have now.
+    """
     run = history.run
-    variants = list(history.members.values())  # with the values that they have now
     axes = run.axes if run else {}
     names = colors.swept(axes)
     return {
@@ -200,6 +224,7 @@ def layout(history: History) -> dict[str, Any]:
         "epochs": run.epochs if run else 0,
         "metrics": metrics(run.metrics if run else ()),
         "members": [_member(v) for v in variants],
+        "of": len(history.members),
         "axes": [_axis(colors.axis(n, colors.values_of(n, variants, axes)), variants) for n in names],
         "auto": colors.color_axis(len(variants), axes),
         "legend": colors.MAX_LEGEND,

@@ -67,7 +67,7 @@ class Trace {
   }
 }
 
-const EMPTY = { t0: null, epochs: 0, metrics: [], members: [], axes: [], auto: "", legend: 12 };
+const EMPTY = { t0: null, epochs: 0, metrics: [], members: [], of: 0, axes: [], auto: "", legend: 12 };
 const ENDED = new Set(["DIVERGED", "STOPPED", "PRUNED", "FAILED", "DELETED"]);
 
 /** What the kernel told, shared by all views of one model. */
@@ -1504,7 +1504,8 @@ class View {
     for (const { state } of members.values()) counts.set(state, (counts.get(state) ?? 0) + 1);
     const states = [...counts].map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ");
     const epoch = layout.epochs ? `epoch ${formatNumber(Math.floor(run.epochs_done))} of ${layout.epochs}, ` : "";
-    return `${epoch}${states}`;
+    const some = layout.of > members.size ? `${members.size} of ${layout.of} members are drawn: ` : "";
+    return `${epoch}${some}${states}`;
   }
 
   words() {

@@ -15,6 +15,7 @@ import traitlets
 from hfta_nb import events as ev
 from hfta_nb.colors import swept
 from hfta_nb.history import History
+from hfta_nb.pace import Pace
 from hfta_nb.ui.live_state import LiveState, metrics, split_metric
 
 PERIOD_S = 0.2
@@ -77,7 +78,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._pending: deque[ev.Event] = deque()
         self._serial = 0
         self._heard = False
-        self._flushed_s = -1e9
+        self._flushed_s, self._pace = -1e9, Pace(0.0)
         self._unsubscribe: Callable[[], None] | None = None
         super().__init__(**traits)
         self.on_msg(self._on_message)
@@ -85,6 +86,13 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     def __repr__(self) -> str:
         # anywidget's own contains an address, which must not be saved in a notebook.
         return "LiveView()"
+
+    @traitlets.observe("selected")  # type: ignore[untyped-decorator]
+    def _choose(self, change: Any) -> None:
+        with self._lock:
+            more = self._state.choose(change["new"])
+        if more:
+            self.flush()
 
     @traitlets.validate("metric")  # type: ignore[untyped-decorator]
     def _strip_split(self, proposal: Any) -> str:
@@ -102,6 +110,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
                 self._state.seed(run)
             else:
                 self._state = LiveState()
+                self._state.chosen = tuple(self.selected)
                 self._state.add(run)
         self.flush()
 
@@ -118,7 +127,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         Until a front end has answered, everything is sent each time (while it is small), because a busy kernel can't
         receive the request of a view that has just opened.
         """
-        with self._lock:
+        with self._lock, self._pace.drawing():
             self._flushed_s = time.monotonic()
             self._send_update(full=not self._heard and self._state.points <= _UNHEARD_POINTS)
         self._update_traits()
@@ -153,7 +162,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self.add(event)
         period_s = PERIOD_S if self._heard else _UNHEARD_PERIOD_S
         telling = isinstance(event, ev.RunStarted | ev.RunChanged)
-        if telling or time.monotonic() - self._flushed_s >= period_s:
+        if telling or (self._pace.due and time.monotonic() - self._flushed_s >= period_s):
             self.flush()
         if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
             self.detach()

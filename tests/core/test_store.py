@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
+import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +226,7 @@ def test_another_version_is_told(tmp_path: Path) -> None:
 
 def test_what_is_no_study_is_told(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    for content in (b"", b"{", b"SQLite format 3\0" + b"\0" * 200, b"x" * 5000):
+    for content in (b"{", b"SQLite format 3\0" + b"\0" * 200, b"x" * 5000):
         store.path.write_bytes(content)
         with pytest.raises(StoreError, match="is damaged"):
             store.read_study()
@@ -308,3 +311,62 @@ def test_a_run_is_claimed_by_one_at_a_time(tmp_path: Path) -> None:
         one.write_study(ASKED)
     with two.claimed(patience_s=0):
         assert two.read_study() == ASKED
+
+
+def hold(path: Path, taken: threading.Event, let_go: threading.Event) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        taken.set()
+        let_go.wait(30)
+        other.execute("ROLLBACK")
+
+
+def test_another_programs_transaction_is_waited_for(tmp_path: Path) -> None:
+    store, taken, let_go = Store(tmp_path), threading.Event(), threading.Event()
+    store.write_study({"is": "there"})
+    other = threading.Thread(target=hold, args=(store.path, taken, let_go))
+    other.start()
+    taken.wait(30)
+    threading.Timer(0.5, let_go.set).start()
+    with store.claimed():
+        assert let_go.is_set()
+        store.append(ev.Heartbeat(0.0))
+    other.join()
+
+
+@pytest.mark.parametrize(
+    "sql", [[], ["PRAGMA journal_mode = WAL"], ["PRAGMA user_version = 0", "CREATE TABLE t (a)", "DROP TABLE t"]]
+)
+def test_a_database_with_nothing_in_it_is_none(tmp_path: Path, sql: list[str]) -> None:
+    """As another program leaves it that has only looked."""
+    store = Store(tmp_path / "run")
+    store.directory.mkdir()
+    store.path.touch()
+    with contextlib.closing(sqlite3.connect(store.path)) as other:
+        for one in sql:
+            other.execute(one)
+    assert not store.exists
+    with store.claimed():
+        assert not store.has_events
+        store.write_study({"is": "there"})
+    assert Store(store.directory).read_study() == {"is": "there"}
+    assert [path.name for path in store.directory.iterdir() if "tmp" in path.name] == []
+
+
+def test_a_database_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with contextlib.closing(sqlite3.connect(store.path)) as other:
+        other.execute("CREATE TABLE mine (a)")
+    content = store.path.read_bytes()
+    with pytest.raises(StoreError, match="no study"), store.claimed():
+        pass
+    assert store.path.read_bytes() == content
+
+
+def test_a_database_that_was_emptied_is_damaged(tmp_path: Path) -> None:
+    """Its weights are there."""
+    store = Store(tmp_path)
+    store.write_checkpoint({}, {0: {"w": torch.zeros(2)}})
+    store.path.write_bytes(b"")
+    with pytest.raises(StoreError, match="damaged"):
+        store.read_study()

@@ -42,7 +42,7 @@ class Baton:
     dies: Fault = lambda worker, report: False
     elastic: bool = False
 
-    def reach(self) -> None:
+    def reach(self, devices: int) -> None:
         pass
 
     def open(self, settings: Any, groups: int, devices: int = 1) -> Track:

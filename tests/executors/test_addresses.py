@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.server
 import socket
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import hfta_nb as hfta
 from hfta_nb.cli import main
 from hfta_nb.crews import addresses
 from hfta_nb.crews.addresses import check_address
@@ -185,8 +188,44 @@ def test_what_ray_finds_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     monkeypatch.setattr(socket, "create_connection", tried)
-    for address in (None, "auto", "local", "anyscale://cluster"):
+    service = types.ModuleType("service_of_ray")
+    service.ClientBuilder = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "service_of_ray", service)
+    for address in (None, "auto", "local", "service_of_ray://cluster"):
         check_address(address)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "tcp", "rya", "redis", "json", "math", "a-b", "", "Ray", "ray "])
+def test_what_leads_nowhere_begins_no_run(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # another test's
+    monkeypatch.setattr(ray, "init", lambda *given, **more: pytest.fail("Ray is asked"))
+    study = hfta.Study("mlp", {"lr": [0.1]}, "iris", epochs=1, device="cpu", directory=tmp_path / "run")
+    with pytest.raises(WorkerError, match=r"no address of this kind|not the address of a Ray cluster"):
+        study.run(executor="ray", address=f"{scheme}://127.0.0.1:10001")
+    assert not study.directory.exists()
+
+
+@pytest.mark.parametrize("words", ["GCS is not there", "Version mismatch: The cluster was started with: Ray: 2.0"])
+def test_a_cluster_that_can_not_be_joined_leaves_no_run(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Ray says only when it is asked."""
+    ray = pytest.importorskip("ray")
+
+    def refused(*given: Any, **more: Any) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # another test's
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "init", refused)
+    study = hfta.Study("mlp", {"lr": [0.1]}, "iris", epochs=1, device="cpu", directory=tmp_path / "run")
+    remedy = "install the versions" if "ersion" in words else "start a cluster"
+    with pytest.raises(WorkerError, match=f"can't be reached .{words}.*{remedy}"):
+        next(study.run(executor="ray", address="auto"))
+    assert not study.store.has_events
+    assert study.history.state == "WAITING"
+    assert [type(event).__name__ for event in study.run()][-1] == "RunChanged"
 
 
 def test_the_address_in_the_environment(closed: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
+import hfta_nb as hfta
+from hfta_nb.cli import main
+from hfta_nb.distributed.followers import Followers
 from hfta_nb.errors import WorkerError
 from hfta_nb.executors import threads
 from hfta_nb.processes import cores
@@ -79,3 +83,77 @@ def test_a_worker_does_not_spin_unless_a_person_wants_it(machine, monkeypatch: p
     assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "7"
     assert found["OMP_WAIT_POLICY"] == "ACTIVE"
     assert found["GOMP_SPINCOUNT"] == "0"
+
+
+MANY = [5, 64, 10**9, 10**400]
+
+
+@pytest.mark.parametrize("count", MANY)
+@pytest.mark.parametrize("how", ["devices", "workers", "both"])
+def test_no_more_processes_than_cores_are_started(
+    machine, count: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(usable=2)
+    monkeypatch.setattr("subprocess.Popen", None)
+    devices = {"devices": count, "both": 3}.get(how, 1)
+    where = {"workers": {"executor": "processes", "workers": count}, "both": {"executor": "processes", "workers": 2}}
+    study = hfta.Study(
+        "mlp", {"lr": [0.1]}, "iris", epochs=1, devices=devices, device="cpu", directory=tmp_path / "run"
+    )
+    with pytest.raises(
+        WorkerError, match=r"more processes than .* has cores \(2\).*accepted: 1 to 4; lower (devices|workers)"
+    ):
+        study.run(**where.get(how, {}))
+    with pytest.raises(WorkerError, match="more processes than"):
+        study.profile(devices=count)
+    with pytest.raises(WorkerError, match="more processes than"):
+        Followers(devices if devices > 3 else count, torch.device("cpu"))
+    assert not study.directory.exists()
+
+
+@pytest.mark.parametrize("count", ["5", "64", "1" + "0" * 400])
+@pytest.mark.parametrize("option", ["devices", "workers"])
+def test_nor_by_a_command(
+    machine,
+    count: str,
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    machine(usable=2)
+    monkeypatch.setattr("subprocess.Popen", None)
+    file = tmp_path / "study.toml"
+    file.write_text(
+        f'family = "mlp"\nepochs = 1\ndirectory = "{tmp_path}/tune"\ndevices = {count}\n[space]\nlr = [0.1]\n'
+    )
+    grid = ["run", "--family", "mlp", "--grid", "lr=0.1", "--epochs", "1", "--output", str(tmp_path / "run")]
+    runs = [[*grid, "--executor", "processes", "--workers", count]]
+    if option == "devices":
+        runs = [[*grid, "--devices", count], ["tune", str(file)]]
+    for command in runs:
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert "more processes than this machine has cores" in told
+        assert f"lower {option}" in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_a_larger_machine_is_read_here(machine, tmp_path: Path) -> None:
+    machine(usable=64)
+    study = hfta.Study("mlp", {"lr": [0.1]}, "iris", epochs=1, devices=32, device="cpu", directory=tmp_path / "run")
+    study.save(study.directory)
+    machine(usable=2)
+    assert hfta.Study.load(study.directory).devices == 32
+
+
+def test_threads_and_actors_have_a_limit_as_well() -> None:
+    for wrong in (10**5, 10**400):
+        with pytest.raises(WorkerError, match="more threads than any machine"):
+            hfta.crews.Processes(threads=wrong)
+        with pytest.raises(WorkerError, match="more than a cluster has"):
+            hfta.crews.OnRay(workers=wrong)
+        with pytest.raises(WorkerError, match="more than a cluster has"):
+            hfta.crews.OnRay().reach(wrong)
+        with pytest.raises(WorkerError, match="not a number of threads"):
+            cores.threads({cores.OVERRIDE: str(wrong)})

@@ -8,6 +8,7 @@ import importlib.util
 import os
 import queue
 import random
+import subprocess
 import sys
 import types
 import warnings
@@ -310,3 +311,61 @@ def test_a_slow_actor_is_told_of(cluster: Any, monkeypatch: pytest.MonkeyPatch, 
         }
     finally:
         server.close()
+
+
+@pytest.mark.parametrize("told", ["Ray actor 1 on here", ("Ray actor 1 on here", "0.0.1")])
+def test_a_node_of_another_version_is_told(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of an earlier version says its name alone."""
+    import ray
+
+    worker = object.__new__(RayWorker)
+    worker.ready, worker.gone, worker.answer = False, False, None
+    monkeypatch.setattr(ray, "get", lambda answer: told)
+    with pytest.raises(WorkerError, match=r"another version of hfta_nb.*accepted: 0\..*install"):
+        list(worker.taken())
+
+
+SCRIPT = """
+import sys
+import torch
+import hfta_nb as hfta
+
+class Net(torch.nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Tanh(), torch.nn.Linear(width, 3))
+    def forward(self, x):
+        return self.layers(x)
+
+def worst(output, target):
+    return torch.nn.functional.cross_entropy(output, target)
+
+study = hfta.Study(Net, {"lr": [0.1, 0.2]}, "iris", loss=worst, epochs=1, device="cpu", directory=sys.argv[1])
+print(list(study.fit(progress=False, executor="ray", address=sys.argv[2], workers=1)["state"]))
+"""
+
+
+@pytest.mark.long
+def test_what_is_defined_in_a_script_is_sent(tmp_path: Path, cluster: Any) -> None:
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    address = cluster.get_runtime_context().gcs_address
+    command = [sys.executable, str(file), str(tmp_path / "run"), address]
+    package = {**os.environ, "PYTHONPATH": str(Path(hfta.__file__).parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, env=package, timeout=300)
+    assert "['COMPLETE', 'COMPLETE']" in done.stdout, done.stderr
+
+
+@pytest.mark.long
+def test_the_object_store_is_empty_after_many_runs(tmp_path: Path, cluster: Any) -> None:
+    used = []
+    for number in range(6):
+        study = hfta.Study(
+            "mlp", {"lr": [0.1]}, devices_data(), epochs=1, device="cpu", directory=tmp_path / f"{number}"
+        )
+        list(study.run(executor="ray", workers=1))
+        gc.collect()
+        used.append(
+            cluster.cluster_resources()["object_store_memory"] - cluster.available_resources()["object_store_memory"]
+        )
+    assert max(used) < 10_000_000, used

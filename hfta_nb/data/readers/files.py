@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hfta_nb import regular_files
 from hfta_nb.errors import DataError
 
 HOME = "HFTA_NB_DATA"
@@ -71,7 +72,8 @@ def contents(path: Path) -> bytes:
         DataError: it can't be read, or is cut short.
     """
     try:
-        packed = path.read_bytes()
+        with regular_files.opened(path) as file:
+            packed: bytes = file.read()
     except OSError as error:
         raise DataError(f"can't be read ({error.strerror})", where=str(path)) from error
     if path.suffix != ".gz":

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb import regular_files
 from hfta_nb.data.readers.clouds import POINTS, scaled
 from hfta_nb.data.readers.files import damaged, lines, optional, present
 from hfta_nb.data.samples import Data
@@ -24,6 +25,7 @@ def read_clouds(path: Path) -> tuple[Tensor, Tensor]:
     h5py = optional("h5py", "data", "read HDF5 files")
     size = path.stat().st_size if path.exists() else 0
     try:
+        regular_files.check(path)
         with h5py.File(path, "r") as file:
             held: dict[str, Any] = {k: torch.as_tensor(file[k][()]) for k in ("data", "label", "normal") if k in file}
     except (OSError, RuntimeError, KeyError, TypeError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from hfta_nb import regular_files
 from hfta_nb.data.readers.files import damaged, lines, present
 from hfta_nb.data.samples import Data
 from hfta_nb.errors import DataError
@@ -34,6 +35,8 @@ def read_image(path: Path | io.BytesIO, shown: str = "") -> Tensor:
     from PIL import Image, ImageOps
 
     try:
+        if isinstance(path, Path):
+            regular_files.check(path)
         with Image.open(path) as image:
             fitted = ImageOps.fit(image.convert("RGB"), (SIZE, SIZE))
             pixels = fitted.tobytes()

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from hfta_nb import regular_files
+
 _FORMAT = 1
 
 Times = dict[str, float | None]
@@ -69,7 +71,7 @@ class Kept:
         if self.path is None:
             return {}
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+            content = json.loads(regular_files.text(self.path))
             if content["format"] != _FORMAT or content["machine"] != self.machine:
                 return {}
             found = content["seconds"]

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from hfta_nb import regular_files
 from hfta_nb.kernels.strategy.times import Kept
 
 _SUFFIX = ".trial"
@@ -67,7 +68,7 @@ def under_trial(folder: Path, pid: int) -> str:
     """
     with contextlib.suppress(OSError):
         for path in folder.glob(f"*.{pid}{_SUFFIX}"):
-            if (entry := _entry(path.read_text(encoding="utf-8"))) is not None:
+            if (entry := _entry(regular_files.text(path))) is not None:
                 return f'"{entry[1]}" ({entry[0].partition(" ")[0]})'
     return ""
 
