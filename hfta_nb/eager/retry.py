@@ -118,8 +118,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
         result = None
         try:
             result = _run_guarding_inputs(state, inputs, call.run)
-            if state.viewed:
-                refuse_views(state, restore)
+            refuse_views(state, restore)
             paths, state.engine.paths = state.engine.paths or set(), None
             if verification is None and not state.engine.recording and is_new(state, key, paths):
                 new_path = True  # something that the code reads has changed
@@ -146,8 +145,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
         else:
             if comparable:
                 state.note_writes(restore)
-            if state.shared:
-                tell_of_changes(state, restore)
+            tell_of_changes(state, restore)
             state.proven.add(key)
             state.paths.setdefault(key, set()).update(paths)
             _warn_and_resize(state, helpers, found)

@@ -50,7 +50,7 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
 
 def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
     """Warn, once, if a call has changed tensors that members shared and do not train."""
-    changed = before.changed(state.shared)
+    changed = before.changed(state.shared) if state.shared else []
     if changed:
         state.shared = frozenset()
         text = (
@@ -78,6 +78,8 @@ def refuse_views(state: ArrayState, before: Snapshot) -> None:
     Raises:
         FusionError: it has; or an attribute is a view of a parameter that is trained, and the call has not set it anew.
     """
+    if not state.viewed:
+        return
     trained = {name for name, p in state.tensors.named_parameters() if p.requires_grad}
     written = {".".join(filter(None, place)) for place in state.engine.attributes.values}
     changed = written.union(before.changed({name for others in state.viewed.values() for name in others}))
