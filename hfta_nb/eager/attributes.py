@@ -240,8 +240,8 @@ def tracked_attributes(
         values = {(path, name): start[path].get(name, MISSING) for path, name in contents}
         altered = {place: value for place, value in values.items() if not _unchanged(value, contents[place])}
         written = {place: value for place, value in altered.items() if now[place[0]].get(place[1], MISSING) is value}
-        held = {(path, name): now[path].get(name) for path, name in contents} if written else {}
-        views = sorted(".".join(filter(None, place)) for place, _ in overlapping(parts(held)) if place in written)
+        after = {(path, name): now[path].get(name) for path, name in contents} if written else {}
+        views = sorted(".".join(filter(None, place)) for place, _ in overlapping(parts(after)) if place in written)
         with suppress(Exception):  # an error here only occurs in a call that is repeated
             changes.update(copies_of(written, {}))
         for place, value in altered.items() if not keep else ():  # also of an object that the module has replaced
