@@ -24,7 +24,7 @@ from hfta_nb.replay.node import Run, SavedContext, attached
 from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.recorded_forward import recorded
 from hfta_nb.replay.signature import form
-from hfta_nb.replay.verify import Before, changing
+from hfta_nb.replay.verify import Before
 
 
 class CapturedForwards:
@@ -81,8 +81,7 @@ class CapturedForwards:
         if entry is None or entry.made is None or self.outstanding():
             return None
         made = entry.made
-        changes = made.program.draws or changing(self.state)
-        start = Before(self.state) if changes else None
+        start = Before.replay(self.state, made.program.draws)
 
         def run_forward() -> list[Tensor]:
             entry.prepare(self.state, made, made.targets)

@@ -54,7 +54,7 @@ class CapturedResults:
             entry.prepare(self.state, ready, ())
             return entry.told(ready.run())
 
-        before = None if ready.graphs else Before(self.state)
+        before = None if ready.graphs else Before.replay(self.state, ready.draws)
         return self.cache.replay(entry, inputs.leaves, run, "the model or the function", before)
 
     def recorder(self, entry: CacheEntry | None, run: Run) -> Run:

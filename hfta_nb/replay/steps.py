@@ -76,7 +76,9 @@ class CapturedSteps:
         alone = isinstance(x, Tensor) and isinstance(y, Tensor)
         leaves = (x, y) if alone else Inputs.of(args.given, len(self.state)).leaves
         run = partial(self._run, entry, args.scale)
-        before = None if entry.program.graphs else Before(self.state)  # a graph runs whole, or the device is lost
+        program = entry.program
+        # A graph runs whole, or the device is lost.
+        before = None if program.graphs else Before.replay(self.state, program.draws)
         found = self.cache.replay(entry, leaves, run, "the model or the loss", before)
         if found is None:
             return None

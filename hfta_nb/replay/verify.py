@@ -23,11 +23,12 @@ class Before:
 
     Args:
         state: of the array.
+        draws: whether the call may draw random numbers of the members.
     """
 
-    def __init__(self, state: ArrayState) -> None:
+    def __init__(self, state: ArrayState, draws: bool = True) -> None:
         self.state = state
-        self.states = list(state.generators.states)
+        self.states = list(state.generators.states) if draws else None
         self.tensors = [a.data.clone() for a in changing(state)]
 
     @torch.no_grad()
@@ -35,7 +36,13 @@ class Before:
         """Restore the state before the call."""
         for arena, before in zip(changing(self.state), self.tensors, strict=True):
             arena.data.copy_(before)
-        self.state.generators.states = list(self.states)
+        if self.states is not None:
+            self.state.generators.states = list(self.states)
+
+    @classmethod
+    def replay(cls, state: ArrayState, draws: bool) -> Before | None:
+        """What a replay may have to put back; None if it changes nothing."""
+        return cls(state, draws) if draws or changing(state) else None
 
 
 def changing(state: ArrayState) -> list[Arena]:
