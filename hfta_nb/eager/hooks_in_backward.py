@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.execution_settings import ExecutionSettings
-from hfta_nb.errors import ArrayWarning
+from hfta_nb.eager.function_states import FunctionStates
+from hfta_nb.errors import ArrayWarning, FusionError
 
 T = TypeVar("T")
 
@@ -22,6 +24,27 @@ def tell_of_hooks(array: nn.Module, settings: ExecutionSettings) -> None:
     told = "hooks that are registered on the array see the outputs of array(x), and have no effect on backward"
     if settings.remark(told):
         warnings.warn(f"{told}; register them on the modules before fusing", ArrayWarning, stacklevel=3)
+
+
+@contextmanager
+def unseen_by_hooks(*models: nn.Module) -> Iterator[None]:
+    """The context of a backward that only compares: what the backward hooks of modules keep is as before after it.
+
+    What can't be copied stays as they leave it.
+    """
+    inner = [m for model in models for m in model.modules()]
+    held = (hooks for m in inner for hooks in (m._backward_hooks, m._backward_pre_hooks))
+    called = tuple(hook for hooks in held for hook in hooks.values())
+    if not called:
+        yield
+        return
+    context = FunctionStates(1, shows=False).of_one(called)
+    context.__enter__()
+    try:
+        yield
+    finally:
+        with suppress(FusionError):
+            context.__exit__(None, None, None)
 
 
 def with_hooks(parameters: Sequence[Tensor], call: Callable[[], T]) -> T:

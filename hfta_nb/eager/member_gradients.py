@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hfta_nb.eager.after_backward import Rows
 from hfta_nb.eager.engine import Block, Inputs
+from hfta_nb.eager.hooks_in_backward import unseen_by_hooks
 from hfta_nb.eager.outcome import (
     BUFFER,
     PARAMETER,
@@ -85,7 +86,7 @@ class MemberGradients:
         if not differentiable(result):
             return {}
         total = weighted_sum([v[row] for v in differentiable(result)])
-        with uncast():
+        with uncast(), unseen_by_hooks(*state.models):
             torch.autograd.backward(total)
         names = [name for name, p in parameters.items() if p.requires_grad]
         grads = [leaves[name].grad for name in names] + [v.grad for v in inputs.grad_leaves()]

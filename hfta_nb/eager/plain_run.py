@@ -13,6 +13,7 @@ from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.function_states import Place
 from hfta_nb.eager.functions_in_backward import unchanged
+from hfta_nb.eager.hooks_in_backward import unseen_by_hooks
 from hfta_nb.eager.outcome import (
     BUFFER,
     PARAMETER,
@@ -213,7 +214,7 @@ class PlainRun:
         self, outputs: Sequence[Tensor], grads: Sequence[Tensor] | None, plain: nn.Module, leaves: list[Any]
     ) -> MemberOutcome:
         """The gradients of parameters and inputs for those of the outputs; None for a number."""
-        with uncast(), unchanged(self.state.functions):
+        with uncast(), unchanged(self.state.functions), unseen_by_hooks(plain):
             if grads is None:
                 torch.autograd.backward(outputs)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -241,3 +242,28 @@ def test_a_hook_on_what_a_forward_hook_has_kept_sees_all_members() -> None:
         (module(X) - Y).pow(2).mean().backward()
     for grad in grads:
         torch.testing.assert_close(grad, torch.stack(expected), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("form", ["forward", "backward"])
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_are_called_once_for_each_member(register: str, form: str) -> None:
+    modules = [plain() for _ in range(3)]
+    copies = copy.deepcopy(modules)
+    seen, expected = list[float](), list[float]()
+    for kept, own in ((seen, copies), (expected, modules)):
+        for module in own:
+            hook = partial(_note_norm, kept)
+            getattr(module.get_submodule("1"), register)(hook)
+    array = hfta.fuse(copies)
+    for _ in range(STEPS):
+        if form == "backward":
+            array.backward(F.mse_loss, X, Y)
+        else:
+            (array(X) - Y).pow(2).flatten(1).mean(1).sum().backward()
+        for module in modules:
+            F.mse_loss(module(X), Y).backward()
+        assert sorted(seen) == pytest.approx(sorted(expected), rel=1e-10)
+
+
+def _note_norm(kept: list[float], module: nn.Module, *grads: Any) -> None:
+    kept.append(float(grads[-1][0].norm()))
