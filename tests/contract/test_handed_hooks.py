@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -252,8 +251,7 @@ def test_backward_hooks_are_called_once_for_each_member(register: str, form: str
     seen, expected = list[float](), list[float]()
     for kept, own in ((seen, copies), (expected, modules)):
         for module in own:
-            hook = partial(_note_norm, kept)
-            getattr(module.get_submodule("1"), register)(hook)
+            getattr(module.get_submodule("1"), register)(_noting(kept))
     array = hfta.fuse(copies)
     for _ in range(STEPS):
         if form == "backward":
@@ -265,5 +263,5 @@ def test_backward_hooks_are_called_once_for_each_member(register: str, form: str
         assert sorted(seen) == pytest.approx(sorted(expected), rel=1e-10)
 
 
-def _note_norm(kept: list[float], module: nn.Module, *grads: Any) -> None:
-    kept.append(float(grads[-1][0].norm()))
+def _noting(kept: list[float]) -> Callable[..., None]:
+    return lambda module, *grads: kept.append(float(grads[-1][0].norm()))
