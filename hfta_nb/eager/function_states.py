@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from hfta_nb.eager.attributes import MISSING
 from hfta_nb.eager.fingerprint import fingerprint
@@ -58,6 +59,7 @@ class FunctionStates:
         self.values, self.aside, self.shows = FunctionValues(members), FunctionValues(members), shows
         self.called: tuple[Any, ...] = ()
         self._model: nn.Module | None = None
+        self._altered: set[Place] = set()
         self._now: list[Holder] = []
         self.writes = self.in_backward = False
         self._copies: tuple[Watched, list[tuple[str, Any, int]]] = Watched({}), []
@@ -75,7 +77,7 @@ class FunctionStates:
         if not functions or self.called:
             yield
             return
-        self.called, self._model = functions, model
+        self.called, self._model, self._altered = functions, model, set()
         reach = self._reached(functions)
         self._now, self.writes, self.in_backward = reach.holders, reach.writes, reach.in_backward
         self._stuck = [(v, label, position(v)) for v, label in reach.stuck]
@@ -86,6 +88,8 @@ class FunctionStates:
         try:
             yield
         finally:
+            if self.values.values and self.shows:
+                self._settle()
             for holder in self._now:
                 self._show(holder)
             self.called, self._now, self._stuck, self._model, self._copies = (), [], [], None, (Watched({}), [])
@@ -199,22 +203,26 @@ class FunctionStates:
         try:
             yield
         finally:
-            written = self._after_call(watched, views)
-            self._note_copies({**work, **given})
-            changed = dict[Place, Any]()
-            for holder in holders:
-                own, old, now = before[id(holder)], start[id(holder)], holder.values()
-                for name in [*now, *(n for n in old if n not in now)]:
-                    place, value = (holder, name), now.get(name, GONE)
-                    content = own[name] if place in work else contents.get(place)
-                    if place in given or not same(value, old.get(name, GONE), place in contents, content):
-                        changed[place] = value
-            changes.update(self.values.copies(changed))
-            for holder, name in {**changed, **work}:
-                own, place = before[id(holder)], (holder, name)
-                if place in contents and place not in work:
-                    own[name] = put_back(own[name], contents[place])
-                holder.put(name, own.get(name, GONE))
+            with _disable_current_modes():  # what is compared here is no part of a recorded call
+                written = self._after_call(watched, views)
+                self._note_copies({**work, **given})
+                changed = dict[Place, Any]()
+                for holder in holders:
+                    own, old, now = before[id(holder)], start[id(holder)], holder.values()
+                    for name in [*now, *(n for n in old if n not in now)]:
+                        place, value = (holder, name), now.get(name, GONE)
+                        content = own[name] if place in work else contents.get(place)
+                        if place in given or not same(value, old.get(name, GONE), place in contents, content):
+                            changed[place] = value
+                into = {place for place, _ in watched.written(watched.values)}
+                kept = {p for p, v in changed.items() if isinstance(v, Tensor) and v is given.get(p) and p not in into}
+                self._altered |= changed.keys() - kept
+                changes.update(self.values.copies(changed))
+                for holder, name in {**changed, **work}:
+                    own, place = before[id(holder)], (holder, name)
+                    if place in contents and place not in work:
+                        own[name] = put_back(own[name], contents[place])
+                    holder.put(name, own.get(name, GONE))
         self._check(contents)
         if written:
             raise view_error("a function that is called for each member", ", ".join(written))
@@ -291,6 +299,19 @@ class FunctionStates:
                 return reach
             for holder in shown:
                 holder.shown._hide(holder)
+
+    def _settle(self) -> None:
+        """Let tables that a model's code keeps in classes and global variables (of positions, of masks) be what the
+        next call begins with, which is then recorded: those that members agree in, and that a call has not changed."""
+        classes = tuple(f for f in self.called if isinstance(f, type))
+        others = set(map(id, self._reached(tuple(f for f in self.called if f not in classes)).holders))
+        settling = {id(h) for h in self._reached(classes).holders if id(h) not in others} if classes else set()
+        for place in [p for p in self.values.values if id(p[0]) in settling and p not in self._altered]:
+            first, *rest = self.values.values[place]
+            if isinstance(first, Tensor) and not first.requires_grad and all(same_value(first, v) for v in rest):
+                del self.values.values[place]
+                self._seen.pop(place, None)
+                place[0].put(place[1], first.detach().clone())
 
     def _hide(self, holder: Holder) -> None:
         """Put a holder's own values back; what the user has written meanwhile is the members'."""

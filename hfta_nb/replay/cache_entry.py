@@ -64,6 +64,7 @@ class CacheEntry:
     as_given: bool = False
     block_size: int = 0
     threads: str = ""
+    kept: int = 0
 
     @property
     def ready(self) -> bool:

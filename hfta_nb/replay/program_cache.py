@@ -204,7 +204,7 @@ class ProgramCache(Generic[E]):
         """
         if entry is None or entry.ready:
             return eager
-        if self._remembers(entry, functions):
+        if self._remembers(entry, functions, waits=1):
             return eager
         entry.calls += 1
         if entry.calls == 1 and not (self.at_once or entry.known):
@@ -232,10 +232,15 @@ class ProgramCache(Generic[E]):
 
         return recorded
 
-    def _remembers(self, entry: E, functions: tuple[Any, ...]) -> bool:
-        """Refuse to replay calls of functions that keep something for each member; True if they do."""
+    def _remembers(self, entry: E, functions: tuple[Any, ...], waits: int = 0) -> bool:
+        """Refuse to replay calls of functions that keep something for each member; True if they do.
+
+        Args:
+            waits: how many calls may find that they do before: tables that a first call makes are settled by the next.
+        """
         kept = self.state.functions.remember((*functions, *called_beside(self.state.models)))
-        if kept:
+        entry.kept += bool(kept)
+        if kept and entry.kept > waits:
             entry.refuse(f"a loss, metric or hook keeps a value for each member: {kept}")
         return bool(kept)
 

@@ -64,8 +64,8 @@ FAULTS = (
     Fault(
         "swallowed-error",
         "hfta_nb/study/running.py",
-        "traceback.format_exc())])\n            raise\n",
-        "traceback.format_exc())])\n",
+        "_ended_by(study, error))\n            raise\n",
+        "_ended_by(study, error))\n",
         "the loop over a run that fails just ends",
         ("tests/core/test_study.py",),
     ),
