@@ -12,6 +12,7 @@ from hfta_nb.array.extra_states import kept_beside, put_extra_states
 from hfta_nb.array.lazy import check_settled, copied
 from hfta_nb.array.saving import STREAMS, put_row
 from hfta_nb.array.storage import own_tensors, take
+from hfta_nb.border import whole
 from hfta_nb.eager import attributes
 from hfta_nb.eager.attributes import Attributes
 from hfta_nb.eager.handlers import install
@@ -253,6 +254,8 @@ def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:
 
 
 def _checked(state: ArrayState, index: int) -> int:
+    if not whole(index):
+        raise FusionError("not a member's number", where="member", got=index, accepted=f"0 to {len(state) - 1}")
     if not -len(state) <= index < len(state):
         raise IndexError(f"member {index} of an array of {len(state)}")
-    return index % len(state)
+    return int(index) % len(state)

@@ -125,7 +125,7 @@ class ChainedScheduler(_Composite):
     def __init__(self, schedulers: Sequence[ArrayLRScheduler], optimizer: ArrayOptimizer | None = None) -> None:
         schedulers = in_full(schedulers)
         first = schedulers[0] if isinstance(schedulers, Sequence) and schedulers else None
-        optimizer = optimizer or getattr(first, "optimizer", None)
+        optimizer = getattr(first, "optimizer", None) if optimizer is None else optimizer
         self._check("ChainedScheduler", optimizer, schedulers)
         assert optimizer is not None  # `_check` has seen to it
         super().__init__(optimizer, schedulers, [self._chained] * len(optimizer.array))
