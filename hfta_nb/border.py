@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,6 +25,9 @@ R = TypeVar("R")
 
 MOST = 2**63
 """Whole numbers are below: what torch, SQLite and JSON readers take."""
+
+MOST_ITEMS = 1_000_000
+"""Of an iterator that is given for a list: one that goes on is taken to have no end."""
 
 DEEPEST = 200
 """Lists and dicts within one another, at most: Python's own readers and writers end at a thousand calls."""
@@ -151,6 +155,9 @@ def takes(error: type[HftaError], /, **kinds: Kind) -> Callable[[Callable[P, R]]
             given = len(args)
             for place, name, kind in places:
                 value = args[place] if place < given else kwargs.get(name, _ABSENT)
+                if kind is ITEMS and isinstance(value, Iterator):  # it can be gone through once, and may have no end
+                    value = bounded(value, error, name)
+                    args, kwargs = _replaced(args, kwargs, place, name, value)
                 if value is not _ABSENT and not kind.holds(value) and not _default(function, name, value):
                     raise error(kind.what, where=name, got=value, accepted=kind.accepted)
             try:
@@ -165,6 +172,25 @@ def takes(error: type[HftaError], /, **kinds: Kind) -> Callable[[Callable[P, R]]
         return checked
 
     return around
+
+
+def bounded(values: Iterable[Any], error: type[HftaError], where: str) -> list[Any]:
+    """What an iterator yields.
+
+    Raises:
+        HftaError: of the class `error`; it goes on and on.
+    """
+    found = list(itertools.islice(values, MOST_ITEMS + 1))
+    if len(found) > MOST_ITEMS:
+        raise error("does not end", where=where, got=type(values).__name__, accepted=f"{MOST_ITEMS:,} values at most")
+    return found
+
+
+def _replaced(args: Any, kwargs: Any, place: int, name: str, value: Any) -> tuple[Any, Any]:
+    """The arguments with another value for one of them."""
+    if place < len(args):
+        return (*args[:place], value, *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: value}
 
 
 def check(error: type[HftaError], where: str, values: Mapping[str, Any], /, **kinds: Kind) -> None:

@@ -63,7 +63,7 @@ TABLE: dict[str, set[str]] = {
     "colors": {"errors", "events", "grid", "history"},
     "data": {"border", "errors", "members", "own_lines", "regular_files"},
     "augment": {"errors", "events", "grid", "data"},
-    "members": {"errors"},
+    "members": {"border", "errors"},
     "kernels": {"errors", "regular_files", "members"},
     "rules": {"errors", "members", "kernels"},
     "eager": {"errors", "broadcasts", "own_lines", "members", "kernels", "rules"},

@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.border import NUMBER, takes
+from hfta_nb.border import takes
 from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
-from hfta_nb.data.kinds import KINDS
+from hfta_nb.data.kinds import KINDS, SHARE
 from hfta_nb.data.labels import check_spread, classes_in, ignored
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like
 from hfta_nb.errors import DataError
 
 
-@takes(DataError, **KINDS, validation=NUMBER)
+@takes(DataError, **KINDS, validation=SHARE)
 def from_tensors(
     x: Any,
     y: Any,

@@ -186,6 +186,7 @@ class Grid:
         ['#0 lr=0.001, width=8', '#1 lr=0.01, width=16']
     """
 
+    @takes(GridError)
     def __init__(self, axes: Mapping[str, Any] | Grid | Iterable[Any] | None = None) -> None:
         self.product: dict[str, tuple[Json, ...]] | None = None
         self.listed: tuple[dict[str, Json], ...] = ()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hfta_nb.border import bounded
 from hfta_nb.errors import FusionError
 
 
@@ -65,21 +65,13 @@ def per_member(value: Any) -> PerMember:
     )
 
 
-MOST_ITEMS = 1_000_000
-"""Of an iterator that is given for a list: one that goes on is taken to have no end."""
-
-
 def in_full(value: Any) -> Any:
     """What can be iterated only once (a generator, `map`, `zip`) as a list, within lists and tuples too.
 
     Whatever a person gives passes through here where it comes in: it is read more than once, as for each member.
     """
     if isinstance(value, Iterator | KeysView | ValuesView | ItemsView):
-        found = list(itertools.islice(value, MOST_ITEMS + 1))
-        if len(found) > MOST_ITEMS:
-            raise FusionError("does not end", where="an iterator", got=type(value).__name__,
-                              accepted=f"{MOST_ITEMS:,} values at most")  # fmt: skip
-        return [in_full(v) for v in found]
+        return [in_full(v) for v in bounded(value, FusionError, "an iterator")]
     if type(value) in (list, tuple):
         found = [in_full(v) for v in value]
         same = all(new is old for new, old in zip(found, value, strict=True))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import in_full, not_compiled
-from hfta_nb.border import FUNCTION, ITEMS, TRUTH, takes
+from hfta_nb.border import FUNCTION, ITEMS, TRUTH, Kind, bounded, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.group_values import GroupValues
@@ -22,6 +22,9 @@ from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.surgery import Surgery, checked
 from hfta_nb.optim.torch_schedulers import answer_scheduler
 from hfta_nb.optim.values import HostColumn, Reader, plain
+
+MARKS = Kind("no members", "a list of members, or a tensor [M]",
+             lambda v: not v.is_meta if isinstance(v, Tensor) else ITEMS.holds(v))  # fmt: skip
 
 
 class ArrayOptimizer(Surgery):
@@ -178,7 +181,7 @@ class ArrayOptimizer(Surgery):
                         p.grad.zero_()
 
     @not_compiled
-    @takes(OptimError, closure=FUNCTION.or_none, skip=ITEMS)
+    @takes(OptimError, closure=FUNCTION.or_none, skip=MARKS)
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """Update every parameter that has a gradient, each member with its own hyperparameters.
 
@@ -192,7 +195,7 @@ class ArrayOptimizer(Surgery):
         """
         self.array.take_over()
         self.array.settle_missing()
-        marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, [checked(self.array, i) for i in skip])
+        marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, self._listed(skip))
         prepared = self._bound_step
         if prepared is not None and closure is None and prepared.holds(self.param_groups):
             ready = prepared.skips if marked is not None else not listed
@@ -208,6 +211,9 @@ class ArrayOptimizer(Surgery):
             return found
         finally:
             self._marked = None
+
+    def _listed(self, skip: Sequence[int]) -> list[int]:
+        return [checked(self.array, i) for i in bounded(skip, OptimError, "skip")]
 
     @property
     def bound(self) -> bool:

@@ -245,11 +245,11 @@ def _live(place: Path) -> Call:
     optimizer = _optimizer(owner)
     owner.backward(loss, x, y)
 
-    def write(name: str, value: Any) -> None:
+    def write(value: Any, name: str = "lr") -> None:
         optimizer.param_groups[0][name] = value
         optimizer.step()
 
-    return Call(write, {"name": "lr", "value": 0.5}, watched=_values(owner))
+    return Call(write, {"value": 0.5}, watched=_values(owner))
 
 
 def _of_optimizer(method: str, **given: Any) -> Callable[[Path], Call]:

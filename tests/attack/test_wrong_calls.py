@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from hfta_nb.errors import HftaError
 from tests.attack.calls import CALLS, Call
 from tests.attack.hostile import TooLongError, alarm, drawn, fault
 
@@ -70,3 +73,43 @@ def test_a_right_call_is_accepted(name: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         call(call.given)
+
+
+STARTS = [
+    *range(0, BY_DEFAULT, EACH),
+    *(pytest.param(n, marks=pytest.mark.long) for n in range(BY_DEFAULT, MANY, EACH)),
+]
+
+
+@pytest.mark.parametrize("first", [*range(0, BY_DEFAULT, EACH), *LONG])
+def test_wrong_arguments(first: int, tmp_path: Path) -> None:
+    assert faults(range(first, first + EACH), tmp_path) == []
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "no sampler": ("Study, search 0", {"sampler": []}),
+    "no pruner": ("Study, search 0", {"pruner": {}}),
+    "a number for a constraint": ("Study, search 0", {"constraint": 1}),
+    "no task": ("from_tensors, split", {"task": "foo"}),
+    "no number of classes": ("from_tensors, split", {"num_classes": math.nan}),
+    "no share": ("from_tensors, split", {"validation": math.nan}),
+    "another width": ("from_tensors", {"x_validation": torch.zeros(9, 4)}),
+    "epochs beyond all": ("Study 0", {"epochs": 10**400}),
+    "seeds": ("fuse", {"seeds": 5}),
+    "infinite decay": ("optim.AdamW", {"weight_decay": math.inf}),
+    "infinite decay of a study": ("Study 0", {"weight_decay": math.inf}),
+    "a number for a control": ("Study.run", {"control": 5}),
+    "no members": ("array.select", {"indices": None}),
+    "a number to add": ("control.add", {"variants": 5}),
+    "no state": ("optimizer.load_state_dict", {"state_dict": None}),
+    "no state of a scheduler": ("scheduler.load_state_dict", {"state_dict": None}),
+    "a period that fails in a step": ("lr_scheduler.StepLR", {"step_size": "3"}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_was_accepted_in_silence(case: str, tmp_path: Path) -> None:
+    name, wrong = REFUSED[case]
+    call = CALLS[name](tmp_path)
+    with pytest.raises(HftaError):
+        call.function(**{**call.given, **wrong})
