@@ -75,10 +75,7 @@ def test_a_right_call_is_accepted(name: str, tmp_path: Path) -> None:
         call(call.given)
 
 
-STARTS = [
-    *range(0, BY_DEFAULT, EACH),
-    *(pytest.param(n, marks=pytest.mark.long) for n in range(BY_DEFAULT, MANY, EACH)),
-]
+LONG = [pytest.param(n, marks=pytest.mark.long) for n in range(BY_DEFAULT, MANY, EACH)]
 
 
 @pytest.mark.parametrize("first", [*range(0, BY_DEFAULT, EACH), *LONG])
