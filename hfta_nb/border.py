@@ -64,9 +64,14 @@ class Kind:
         return replace(self, accepted=f"{self.accepted}, or None", none=True)
 
 
+def _axes(value: Any) -> int:
+    found: int = getattr(value, "ndim", 0)
+    return found
+
+
 def whole(value: Any) -> bool:
     """Whether a value is a whole number, which may be one of NumPy's or torch's."""
-    if isinstance(value, bool | type) or getattr(value, "ndim", 0) or "bool" in str(getattr(value, "dtype", "")):
+    if isinstance(value, bool | type) or _axes(value) or "bool" in str(getattr(value, "dtype", "")):
         return False
     try:
         return -MOST <= operator.index(value) < MOST
@@ -76,7 +81,7 @@ def whole(value: Any) -> bool:
 
 def number(value: Any) -> bool:
     """Whether a value is a real number that a float can hold (NaN and infinity among them)."""
-    if isinstance(value, bool | str | bytes | complex | type) or getattr(value, "ndim", 0):
+    if isinstance(value, bool | str | bytes | complex | type) or _axes(value):
         return False
     try:
         float(value)

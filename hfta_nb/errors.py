@@ -111,8 +111,9 @@ def _shown(got: object, limit: int = 200) -> str:
     except RecursionError:
         return f"{kind} within {kind} within {kind}, ..."
     except Exception as error:  # a person's own __repr__, a whole number of more than 4,300 digits
-        whole = isinstance(got, int)
-        return f"a whole number of {got.bit_length():,} bits" if whole else f"{kind} ({type(error).__name__} in repr)"
+        if isinstance(got, int):
+            return f"a whole number of {got.bit_length():,} bits"
+        return f"{kind} ({type(error).__name__} in repr)"
     if "\n" in text:
         text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"

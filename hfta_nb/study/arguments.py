@@ -291,3 +291,8 @@ def _first(family: Family, metrics: Mapping[str, Any]) -> str:
         return family.monitor
     first = next(iter(metrics), None)
     return f"val_{first}" if first and metrics[first].maximizes else "val_loss"
+
+
+def usual_name(family: Family, data: AnyData) -> str:
+    """The name of a study to which nobody gives one."""
+    return f"{family.name} on {data.name}"

@@ -38,8 +38,9 @@ class Checking:
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
         """
-        for chosen in [self.best()] if members is None else [self.member(id) for id in members]:
-            for event in check_member(self, chosen.variant, epochs):
+        chosen = [self.best().variant] if members is None else [self._member(id) for id in members]
+        for variant in chosen:
+            for event in check_member(self, variant, epochs):
                 running.keep(self, event)
                 yield event
 

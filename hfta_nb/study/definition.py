@@ -166,7 +166,7 @@ class Definition:
         self.seed = arguments.seed_of(seed)
         self.objectives = arguments.objectives_of(self.family, self.data, monitor)
         self.monitor, self.maximize = self.objectives[0]
-        self.seeds_by, self.name = seeds_by, name or f"{self.family.name} on {self.data.name}"
+        self.seeds_by, self.name = seeds_by, name or arguments.usual_name(self.family, self.data)
 
     def _searched(self, grid: Any, how: tuple[Any, ...], fixed: tuple[Any, Any]) -> None:
         """The grid to train, or that of a search's first trials, and the values of all other axes."""
@@ -292,6 +292,7 @@ class Definition:
         """The settings of the training loop."""
         return replace(planning.settings_of(self), population=self.rounds)
 
+    @takes(StudyError, id=WHOLE)
     def _member(self, id: int) -> Variant:
         found = next((v for v in self.variants if v.id == id), None)
         if found is None:
