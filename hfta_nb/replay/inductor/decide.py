@@ -77,7 +77,6 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
         found = decision.measured = _tried(program, device, always=way == "always")
     if found is not None:
         times.put(what, found)
-        times.write()
 
 
 def _pays(source: Source, known: Times | None, measure: Callable[[], float], steps: float) -> tuple[bool, str]:
