@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import fusing, schedule, surgery
@@ -59,6 +60,7 @@ __all__ = [
     "is_number",
     "keep_bits",
     "kept_by",
+    "kept_times",
     "know_calls",
     "of_member",
     "own_names",
@@ -216,6 +218,11 @@ def checkpoint(array: FusedArray, on: bool) -> None:
     array.settings.checkpointed = on
     array._steps.cache.clear()
     install(array._state)
+
+
+def kept_times(device: torch.device) -> timing_cache.Kept:
+    """What was measured once on this machine, and holds for all runs on it."""
+    return timing_cache.kept(device)
 
 
 def under_trial(pid: int, environment: Mapping[str, str]) -> str:
