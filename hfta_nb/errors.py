@@ -199,6 +199,10 @@ class StoreWarning(UserWarning):
     """Part of a saved run is damaged and left out; the message says what was lost."""
 
 
+class ChoicesWarning(UserWarning):
+    """What was chosen by time (kernels, block sizes) is not what a saved run was trained with."""
+
+
 class StudyError(HftaError, RuntimeError):
     """The study's state does not allow the request."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import extra_states as extras
@@ -63,6 +64,7 @@ __all__ = [
     "keep_bits",
     "kept_beside",
     "kept_by",
+    "kept_times",
     "know_calls",
     "of_member",
     "own_names",
@@ -225,6 +227,11 @@ def checkpoint(array: FusedArray, on: bool) -> None:
     array.settings.checkpointed = on
     array._steps.cache.clear()
     install(array._state)
+
+
+def kept_times(device: torch.device) -> timing_cache.Kept:
+    """What was measured once on this machine, and holds for all runs on it."""
+    return timing_cache.kept(device)
 
 
 def under_trial(pid: int, environment: Mapping[str, str]) -> str:

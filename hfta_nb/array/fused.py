@@ -188,7 +188,7 @@ class FusedArray(Adjustable, Answering, Savable):
             return fused_losses.backward(self, loss_fn, x, y, has_aux, scale, only)
         tell_of_hooks(self, self._state.settings)
         asked = BackwardArgs(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
-        call = partial(self._tuning.backward, asked, partial(self._backward, asked))
+        call = partial(self._tuning.backward, asked, self._backward)
         losses, aux = with_hooks(self._steps.cache.parameters, call)
         return (losses, aux) if has_aux else losses
 

@@ -31,5 +31,5 @@ def libraries_of(state: ArrayState) -> tuple[str, ...]:
 
 
 def available(state: ArrayState) -> tuple[str, ...]:
-    """Those that this process has. Missing ones are being compiled from now on; see `build.library`."""
+    """Those that there are; missing ones are compiled first; see `build.library`."""
     return build.available(libraries_of(state))

@@ -1,4 +1,4 @@
-"""Finds the fastest schedule of an array's steps by timing the steps themselves."""
+"""Finds the fastest schedule of an array's steps by timing such steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hfta_nb.array.native_libraries import available
 from hfta_nb.array.schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.kernels.strategy.autotune import clock_of, disturbed
+from hfta_nb.kernels.strategy.autotune import clock_of
 from hfta_nb.kernels.strategy.times import Times
 from hfta_nb.kernels.strategy.timing_cache import kept
 from hfta_nb.members import threads
@@ -46,7 +46,7 @@ share of all threads but one."""
 
 
 class Trial:
-    """Finds the fastest schedule on steps as they are made.
+    """Finds the fastest schedule by steps that are made with each.
 
     Each step runs with the schedule `way`, and its time is passed to `took`. The first step shows how the model runs at
     all. Then each schedule runs eagerly once. Promising schedules are recorded and replayed, the best one first, as
@@ -57,8 +57,8 @@ class Trial:
         calls: of the array whose steps these are.
         ways: the schedules to try, larger block sizes first.
         replaying: whether steps may be replayed.
-        budget_s: time after which close schedules get no more laps. By default, steps are part of training, and a
-            schedule is tried only if the cost is regained soon.
+        budget_s: time after which close schedules get no more laps. By default, a schedule is tried only if the cost is
+            regained soon.
         cache: of these calls' programs; by default that of `backward`.
 
     Attributes:
@@ -125,13 +125,6 @@ class Trial:
         self._leave()
         # Recordings for other schedules take memory.
         self.cache.keep(self.state.settings.block_size, self.state.settings.threads)
-
-    def abandon(self) -> None:
-        """End without a choice, because the schedule was set elsewhere."""
-        if not self.done:
-            self.done = True
-            self._plan.close()
-            self._leave()
 
     def _leave(self) -> None:
         if self._steps:
@@ -285,26 +278,28 @@ _BRIEFLY = ", in short runs"
 def known(state: ArrayState, key: str, ways: Iterable[ExecutionSchedule]) -> dict[ExecutionSchedule, float] | None:
     """Seconds by schedule from an earlier trial of the same schedules for such a step; None if there was none.
 
-    Short runs also use results of other short runs, which have skipped schedules that would not have paid.
+    Short runs first use results of other short runs, which have skipped schedules that would not have paid: what a run
+    has once found, all others like it find.
+
+    Returns:
+        None if there was no trial; empty if members can only run in one way.
     """
     every = list(ways)
     every += [other for way in every for other in on_threads(way, state)]
     by_name = {str(way): way for way in every}
     times, short = kept(state.generators.device), _PART * state.settings.planned_steps <= _PAID_STEPS
-    for name in (key, key + _BRIEFLY)[: 1 + short]:
+    for name in (key + _BRIEFLY, key)[1 - short :]:
         found = times.get(name)
         if found is not None and {str(way) for way in ways} <= found.keys() <= by_name.keys():
-            return {by_name[way]: seconds for way, seconds in found.items() if seconds is not None} or None
+            return {by_name[way]: seconds for way, seconds in found.items() if seconds is not None}
     return None
 
 
-def keep(state: ArrayState, key: str, trial: Trial) -> None:
-    """Store results for `known`, in this process and others."""
-    device, compared = state.generators.device, trial.compared
-    times: Times = {str(way): compared.get(way) for way in trial.seconds}
-    name = key if trial.complete else key + _BRIEFLY
-    kept(device).put(name, times, lasting=not disturbed(device))
-    kept(device).write()
+def keep(state: ArrayState, key: str, trial: Trial, ways: Iterable[ExecutionSchedule]) -> None:
+    """Store results of a trial of these schedules for `known`, in this process and others."""
+    asked, compared = [str(way) for way in ways], trial.compared
+    times: Times = dict.fromkeys(asked) | {str(way): compared.get(way) for way in trial.seconds}
+    kept(state.generators.device).put(key if trial.complete else key + _BRIEFLY, times, needed=asked)
 
 
 def told(seconds: dict[ExecutionSchedule, float]) -> str:

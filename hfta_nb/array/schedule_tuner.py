@@ -1,22 +1,22 @@
-"""Finds the fastest schedule of an array, on training steps or in advance."""
+"""Finds the fastest schedule of an array, before its first step or when asked to."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array.native_libraries import available, libraries_of
-from hfta_nb.array.schedule import ExecutionSchedule, chosen, convolutions, schedules_of, slow_together
+from hfta_nb.array.native_libraries import available
+from hfta_nb.array.schedule import ExecutionSchedule, chosen, schedules_of, slow_together
 from hfta_nb.array.schedule_trial import Trial, fastest, keep, known, told
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.unlearning import unlearned
 from hfta_nb.kernels.native import build
-from hfta_nb.members import threads
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.replay.calls import Calls
@@ -24,136 +24,74 @@ from hfta_nb.replay.program_cache import ProgramCache
 from hfta_nb.replay.signature import form, settings
 from hfta_nb.replay.trace import NotRecordableError
 
-T = TypeVar("T")
-
 _WORTH_STEPS = 40
 """The fewest steps for which trying schedules pays."""
 
 
 class Tuning:
-    """Sets an array to its fastest schedule during training: its first steps run with different schedules.
+    """Sets an array to its fastest schedule before its first step.
 
-    Results of earlier, similar arrays are reused, also from other processes. If few steps are expected, nothing is
-    tried.
+    Schedules are tried on steps whose effects are undone; then all recordings are discarded, and the array begins as
+    any later one does that takes the result from what is kept: schedules differ by rounding, and all runs on a machine
+    are to give the same bits. If few steps are expected, nothing is tried.
 
     Args:
         calls: of the array whose steps these are.
         what: distinguishes different kinds of steps, in addition to their inputs and the model.
         cache: of these steps' programs; by default that of `backward`.
-
-    Attributes:
-        done: whether the schedule has been chosen.
     """
 
     def __init__(self, calls: Calls, what: str = "", cache: ProgramCache[Any] | None = None) -> None:
-        self.calls, self.state, state = calls, calls.state, calls.state
-        self.what = what
+        self.calls, self.state, self.what = calls, calls.state, what
         self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
-        self.done = state.settings.block_size == 1 and not threads.selectable(state.generators.device)
-        self._trial: Trial | None = None
-        self._kind: Any = None
-        self._key = ""
-        self._awaiting: ExecutionSchedule | None = None  # the schedule before libraries were awaited
-        self._looked_s = 0.0
 
-    @property
-    def trying(self) -> bool:
-        """True until the schedule is chosen: steps are not yet as the others will be."""
-        return not self.done
+    def measures(self, given: Any) -> bool:
+        """True if `choose` tries schedules: there are several, and nothing is known about such steps."""
+        if self._settled():
+            return False
+        return known(self.state, key_of(self.state, given, self.what), self._ways()) is None
 
-    def step(self, given: Any, step: Callable[[], T]) -> T:
-        """Make a step with the schedule whose turn it is, and time it.
+    def choose(self, given: Any, step: Callable[[], Any]) -> None:
+        """Set the array to the fastest schedule. If a step fails, nothing is chosen: the caller's own step will fail.
 
         Args:
-            given: the step's inputs and other properties; steps that differ from the first one are not timed.
-            step: makes the step.
+            given: the step's inputs and other properties.
+            step: makes such a step; what it changes on the array, gradients included, is restored.
         """
-        trial = self.turn(given)
-        if trial is None:
-            return step()
-        begin = trial.clock()
-        result = step()
-        self.took(trial, trial.clock() - begin)
-        return result
+        state, ways = self.state, self._ways()
+        if self._settled():
+            if len(ways) == 1 and not state.pending:
+                ways[0].put(state)
+            return
+        key, note = key_of(state, given, self.what), "found before (nothing was tried for this array)"
+        times = known(state, key, ways)
+        self.cache.clear()  # also of what is replayed already, as after a trial
+        if times is None:
+            trial = None
+            with unlearned(state), contextlib.suppress(Exception):
+                trial = _tried(self.calls, self.cache, ways, state.capture, step)
+            self.cache.clear()
+            if trial is None:
+                return
+            keep(state, key, trial, ways)
+            times = known(state, key, ways)
+            note = f"tried on {trial.steps} steps before the first, in {trial.spent_s:.2g} s"
+        best = fastest(times or {})
+        if best is None or not times:
+            return
+        best.put(state)
+        if self.cache is self.calls.steps.cache or not state.settings.tuned:
+            state.settings.tuned = f"block size {best}: {note}, of {told(times)}"
 
-    def turn(self, given: Any) -> Trial | None:
-        """The trial that the next step with these inputs belongs to; None if it is not timed."""
-        trial = self._begun(given)
-        return None if trial is None or _form(given) != self._kind else trial
+    def _settled(self) -> bool:
+        """True if there is nothing to try."""
+        state, ways = self.state, self._ways()
+        few = 0 < state.settings.planned_steps < _WORTH_STEPS
+        return state.pending != [] or few or (len(ways) == 1 and not ways[0].threads)
 
-    def took(self, trial: Trial, seconds: float) -> None:
-        """Report the time of a step to its trial."""
-        trial.took(seconds)
-        if trial.done:
-            self._found(trial)
-
-    def settle(self) -> None:
-        """End with the fastest schedule so far."""
-        if self._trial is not None and not self.done:
-            self._trial.settle()
-        self.done = True
-
-    def abandon(self) -> None:
-        """End with the current schedule, because it was set elsewhere."""
-        if self._trial is not None:
-            self._trial.abandon()
-        self.done = True
-
-    @property
-    def _few(self) -> bool:
-        """True if so few steps are expected that trying schedules does not pay."""
-        return 0 < self.state.settings.planned_steps < _WORTH_STEPS
-
-    def _begun(self, given: Any) -> Trial | None:
-        if self.done or self._trial is not None or self.state.pending or self._waits():
-            return self._trial
-        self._kind, self._key = _form(given), key_of(self.state, given, self.what)
+    def _ways(self) -> list[ExecutionSchedule]:
         ways = schedules_of(self.state)
-        if slow_together(self.state):
-            ways = ways[-1:]  # one member at a time
-        before = known(self.state, self._key, ways)
-        best = None if before is None else fastest(before)
-        if before is None or best is None:
-            if self._few:
-                self.done = True
-                return None
-            self._trial = Trial(self.calls, ways, self.state.capture, cache=self.cache)
-            return self._trial
-        best.put(self.state)
-        self._tell(f"block size {best}: found before (nothing was tried for this array), of {told(before)}")
-        self.done = True
-        return None
-
-    def _found(self, trial: Trial) -> None:
-        self.done = True
-        if len(trial.seconds) >= len(trial.ways):
-            keep(self.state, self._key, trial)
-            took = f"{trial.steps} steps, which took {trial.lost_s:.2g} s longer than they do now"
-            self._tell(f"block size {chosen(self.state)}: of {told(trial.seconds)}, tried on {took}")
-
-    def _tell(self, text: str) -> None:
-        settings = self.state.settings
-        if self.cache is self.calls.steps.cache or not settings.tuned:
-            settings.tuned = text
-
-    def _waits(self) -> bool:
-        """True while libraries for these steps are being compiled; the trial starts when that has ended."""
-        now_s = time.monotonic()
-        if self._few:
-            return False
-        if self._awaiting is not None and now_s - self._looked_s < build.LOOK_S:
-            return True
-        self._looked_s = now_s
-        awaited = build.look_again(libraries_of(self.state))
-        if awaited and self._awaiting is None:
-            self._awaiting = chosen(self.state)
-            if convolutions(self.state):  # all members at once are slow without the libraries
-                schedules_of(self.state)[-1].put(self.state)
-        elif self._awaiting is not None and not awaited:
-            self._awaiting.put(self.state)
-            self._awaiting = None
-            self.cache.clear()  # the recordings use other kernels
-        return awaited
+        return ways[-1:] if slow_together(self.state) else ways  # one member at a time
 
 
 def tune(
@@ -173,13 +111,36 @@ def tune(
     Returns:
         The shortest time of a step in seconds, by block size; empty if only one block size is possible.
     """
+    state, ways = calls.state, schedules_of(calls.state)
+    with build.compiling():
+        trial = _tried(calls, calls.steps.cache, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
+    if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
+        return {}
+    key = key_of(state, (inputs.leaves, inputs.per_member))
+    keep(state, key, trial, ways)
+    best = fastest(known(state, key, ways) or {})
+    if best is not None:  # another process may have been first
+        best.put(state)
+    state.settings.tuned = f"block size {chosen(state)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
+    sizes: dict[int, float] = {}
+    for way, seconds in trial.seconds.items():
+        sizes[way.block_size] = min(seconds, sizes.get(way.block_size, seconds))
+    return sizes if len(sizes) > 1 else {}
+
+
+def _tried(
+    calls: Calls,
+    cache: ProgramCache[Any],
+    ways: Sequence[ExecutionSchedule],
+    replaying: bool,
+    step: Callable[[], Any],
+    budget_s: float | None = None,
+) -> Trial:
+    """A trial of schedules on steps that are undone; the array has the fastest one and its recordings."""
     state = calls.state
-    restore = state.snapshot()
-    ways = schedules_of(state)
-    while build.look_again(libraries_of(state)):  # waiting for a compiler pays here
-        time.sleep(build.LOOK_S)
-    with _gradients_kept(state) as forget, build.compiling():
-        trial = Trial(calls, ways, state.capture and not inputs.grad_leaves(), budget_s)
+    restore = state.snapshot(every=True)
+    with _gradients_kept(state) as forget:
+        trial = Trial(calls, ways, replaying, budget_s, cache)
         try:
             while not trial.done:
                 forget()
@@ -189,14 +150,7 @@ def tune(
         finally:
             trial.settle()
             restore()
-    if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
-        return {}
-    keep(state, key_of(state, (inputs.leaves, inputs.per_member)), trial)
-    state.settings.tuned = f"block size {chosen(state)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
-    sizes: dict[int, float] = {}
-    for way, seconds in trial.seconds.items():
-        sizes[way.block_size] = min(seconds, sizes.get(way.block_size, seconds))
-    return sizes if len(sizes) > 1 else {}
+    return trial
 
 
 def key_of(state: ArrayState, given: Any, what: str = "") -> str:

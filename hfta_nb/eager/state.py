@@ -153,6 +153,10 @@ class ArrayState:
             self._rewrites, self._written = bool(self._rewrites) or bool(self._written), None
         return self._rewrites
 
+    @rewrites.setter
+    def rewrites(self, known: bool | None) -> None:
+        self._rewrites, self._written = known, None
+
     def note_writes(self, before: Snapshot) -> None:
         """Note whether a call has changed parameters since they were saved."""
         if self._rewrites:

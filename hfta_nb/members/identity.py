@@ -29,6 +29,11 @@ class MetFunctions:
     def __contains__(self, function: Callable[..., Any]) -> bool:
         return identity(function) in self._met
 
+    def copy(self) -> MetFunctions:
+        other = MetFunctions()
+        other._met.update(self._met)
+        return other
+
     def add(self, function: Callable[..., Any]) -> None:
         """Remember a function."""
         key = identity(function)

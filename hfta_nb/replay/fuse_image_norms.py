@@ -17,7 +17,7 @@ import torch
 
 from hfta_nb.kernels.native import images
 from hfta_nb.kernels.native.images import Images
-from hfta_nb.kernels.strategy.autotune import Choice, write
+from hfta_nb.kernels.strategy.autotune import Choice
 from hfta_nb.kernels.strategy.variants import PLAIN, Operand
 from hfta_nb.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel, chosen
 from hfta_nb.replay.trace import BufferView, Instruction
@@ -90,8 +90,6 @@ class _Chains:
                     found.update(self._replaced(i))
         every = [(found.get(i, call), i) for i, call in enumerate(self._calls)]
         kept = [(call, i) for call, i in every if call is not None]
-        if self.choices:
-            write(self._device)
         return [call for call, _ in kept], [i for _, i in kept]
 
     def _replaced(self, i: int) -> dict[int, Instruction | None]:

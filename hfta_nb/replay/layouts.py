@@ -136,7 +136,7 @@ def choose(
         _keep(source, {GIVEN: None, LAST: None})
         return Layout(GIVEN, {}, f"{LAST} {trouble}"), inputs
     if timed:
-        _keep(source, times)
+        times = _keep(source, times)
     layout = _layout(times)
     return layout, other if layout.chosen == LAST else inputs
 
@@ -238,12 +238,9 @@ def _as(tensor: Tensor, place: BufferView) -> Tensor:
     return room.copy_(tensor)
 
 
-def _keep(source: Source, seconds: Times) -> None:
-    """Store times for later, unless other processes have affected them."""
-    times = kept(source.device)
-    alone = source.device.type != "cpu" or torch.get_num_threads() == 1
-    times.put(_key(source), seconds, lasting=alone)
-    times.write()
+def _keep(source: Source, seconds: Times) -> Times:
+    """Keep times for later; returns those that hold, which another process may have measured first."""
+    return kept(source.device).put(_key(source), seconds)
 
 
 def _key(source: Source) -> str:

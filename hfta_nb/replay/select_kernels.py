@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hfta_nb.kernels.native.recurrent import BOUND
 from hfta_nb.kernels.strategy import precision
-from hfta_nb.kernels.strategy.autotune import Choice, choose, made, write
+from hfta_nb.kernels.strategy.autotune import Choice, choose, made
 from hfta_nb.kernels.strategy.norms import BATCH_NORM, batch_norm, in_groups
 from hfta_nb.kernels.strategy.variants import PLAIN, PRODUCTS, KernelVariant, Operand
 from hfta_nb.replay.image_norm_kernels import Kernel
@@ -130,9 +130,7 @@ class KernelSelector:
         return self.steps_before()
 
     def done(self) -> str | None:
-        """Save the measurements; returns the setting to restore after each run, or None if none changes."""
-        if self.choices:
-            write(self.device)
+        """The setting to restore after each run; None if none changes."""
         switched = any(c.chosen.setting is not None for c in self.choices.values())
         return self._before if switched or self.opening() is not None else None
 

@@ -37,8 +37,7 @@ def own_is_faster(own: LstmKernel, sizes: tuple[int, int, int, int], biased: boo
     if times is None:
         with trying(known, key, COMPILED), untraced(), torch.inference_mode(False), torch.enable_grad():
             times = _measured(own, sizes, biased)
-        known.put(key, times, lasting=not autotune.disturbed(device))
-        known.write()
+        times = known.put(key, times)
     return autotune.cost(COMPILED, times) < autotune.cost(PLAIN, times)
 
 

@@ -119,11 +119,9 @@ class ArrayStep:
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         if not self.array.training:
             self.array.train()
-        if self.tuning is not None:
-            scores = self._tried(self.tuning, x, y, keep)
-        else:
-            graph = self.graph if self.extras.accumulation is None else None  # else steps are not alike
-            scores = self._made(x, y, keep) if graph is None else self._in_graph(graph, x, y, keep)
+        self.choose_schedule(x, y)
+        graph = self.graph if self.extras.accumulation is None else None  # else steps are not alike
+        scores = self._made(x, y, keep) if graph is None else self._in_graph(graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
         if self.extras.accumulation is None:
             self._updated()
@@ -219,21 +217,13 @@ class ArrayStep:
         else:
             room.copy_(losses)
 
-    def _tried(self, tuning: Tuning, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
-        """A step by which the fastest block size is found out."""
-        due = tuple(u.phase and u.phase.name for u in self.updates if u.phase is None or u.phase.due(self.steps))
-        scores = tuning.step((x, y, due, self.done), lambda: self._made(x, y, keep))
-        if tuning.done:
-            self.tuning = None
-        return scores
-
     def _in_graph(self, graph: StepGraph, x: Any, y: Any, keep: ScoreSink | None) -> Scores:
         """A step that is captured where it can be."""
         again = None if self.fast_path is None else self.fast_path.run(self, x, y, keep)
         if again is not None:
             return again
         inputs = Inputs.of((x, y), len(self))
-        due = [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
+        due = self._due()
         shapes = [(v.shape, v.stride(), v.dtype) if isinstance(v, Tensor) else v for v in inputs.leaves]
         kind = repr((shapes, inputs.per_member, [u.phase and u.phase.name for u in due], self.done))
         done, progress = self.done, None if self.scaler is None else self.scaler.progress()
@@ -337,17 +327,36 @@ class ArrayStep:
         """What each member's loss is multiplied by, ``[M]``; None for nothing."""
         return None if self.scaler is None else self.scaler.scales
 
-    @property
-    def trying(self) -> bool:
-        """Whether steps run in other ways than they will, to find the fastest."""
-        return self.tuning is not None and self.tuning.trying
-
-    def tune_while_training(self) -> None:
-        """Find the fastest block size by the next steps, which train as ever."""
+    def tune_at_first(self) -> None:
+        """Find the fastest block size before the next step."""
         words = [type(u.optimizer).__name__ for u in self.updates]
         self.tuning = tuning_of(self.array, f"{self.precision.name} {words}")
-        if self.tuning.done:
-            self.tuning = None
+
+    def measures(self, x: Any, y: Any) -> bool:
+        """Whether `choose_schedule` takes time, as nothing is known about such steps."""
+        return self.tuning is not None and self.tuning.measures(self._tuned(x, y))
+
+    def choose_schedule(self, x: Any, y: Any) -> None:
+        """Set the array to the block size that is fastest with such a batch, if that is asked for; nothing else
+        changes."""
+        tuning, self.tuning = self.tuning, None
+        if tuning is None:
+            return
+        self.array.train()
+
+        def differentiated() -> None:
+            for update in self._due():
+                if not update.follows:
+                    self._differentiated(update, x, y)
+
+        tuning.choose(self._tuned(x, y), differentiated)
+
+    def _tuned(self, x: Any, y: Any) -> Any:
+        """What steps depend on that take as long as one with this batch."""
+        return x, y, tuple(u.phase and u.phase.name for u in self._due()), self.done
+
+    def _due(self) -> list[Update]:
+        return [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
 
     def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
         """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
@@ -374,12 +383,9 @@ class ArrayStep:
         self.devices, self.graph, self.fast_path, self.tuning = devices, None, None, None
 
     def select(self, indices: Sequence[int]) -> ArrayStep:
-        if self.tuning is not None:
-            self.tuning.settle()
-            self.tuning = None
         other = object.__new__(ArrayStep)
         other.__dict__.update(self.__dict__)
-        other.array, other.due = self.array.select(indices), None
+        other.array, other.due, other.tuning = self.array.select(indices), None, None
         other.scaler = None if self.scaler is None else self.scaler.select(indices, other.array)
         other._foresee()
         other.devices = None if self.devices is None else self.devices.of(other.array)

@@ -22,7 +22,7 @@ from hfta_nb.plan import Group
 from hfta_nb.recipes.undisturbed import apart as set_apart
 from hfta_nb.step import Scores, ScoreSink, Step
 from hfta_nb.step.choices import lr_scheduler_of
-from hfta_nb.study import adding
+from hfta_nb.study import adding, noting
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.study.users_loop import Curves, UsersLoop
@@ -56,6 +56,7 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     count = most if epochs is None else min(positive("epochs", epochs), done)
     if member is None or not count:
         raise StudyError("has no epoch to compare yet", where=variant.label, remedy="run the study first")
+    noting.tell_of_other_choices(study)
     stretch = _first_stretch(study, member, variant)
     count = min(count, stretch or count)
     alone = _alone(*_planned(study, variant))

@@ -8,20 +8,25 @@ import platform
 import sqlite3
 import sys
 import time
+import warnings
 from typing import Any
 
 import torch
 
 from hfta_nb import telemetry
+from hfta_nb.array.access import kept_times
+from hfta_nb.errors import ChoicesWarning
 from hfta_nb.study import adding
 from hfta_nb.study.protocol import Added, Study
 
 PACKAGE = __name__.partition(".")[0]
+_CHOICES, _KERNELS = "choices", "kernels"
 
 
 def environment(study: Study) -> None:
     """Note with what this run computes: one for each time that the study is run."""
     store = study.store
+    tell_of_other_choices(study)
     store.note("environment", {f"{len(store.notes('environment')):04d}": found(study)})
 
 
@@ -43,6 +48,23 @@ def found(study: Study) -> dict[str, Any]:
         "family": study.family.name,
         "family_code": _sum_of_code(study.family.function),
     }
+
+
+def choices(study: Study) -> None:
+    """Note a fingerprint of what was chosen by time; empty where nothing is, or where it is not kept."""
+    found = "" if study.deterministic else kept_times(study.device).fingerprint()
+    study.store.note(_CHOICES, {_KERNELS: {"fingerprint": found}})
+
+
+def tell_of_other_choices(study: Study) -> None:
+    """Warn where what was chosen by time is not what it was when the run was last saved."""
+    before = study.store.notes(_CHOICES).get(_KERNELS, {}).get("fingerprint", "")
+    if before and not study.deterministic and not kept_times(study.device).began_as(str(before)):
+        what = (
+            "the run's kernels and block sizes were chosen by other measurements than those that hold now: it was on "
+        )
+        what += "another machine, with another number of threads or version, or the folder of the cache is another one"
+        warnings.warn(ChoicesWarning(f"{what}; in float32, last bits may differ"), stacklevel=2)
 
 
 def variants(study: Study) -> None:

@@ -139,6 +139,7 @@ def looked_at(study: Study) -> History:
 
 
 def _save(study: Study, state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, torch.Tensor]]) -> str:
+    noting.choices(study)
     study._unkept = None
     try:
         return str(study.store.write_checkpoint(state, weights))

@@ -59,7 +59,7 @@ def _try(trainer: Trainer, group: Group, place: int) -> Exception | None:
     s, device = trainer.settings, trainer.settings.device
     try:
         with undisturbed(), streams_apart(device, seeded_state(group.variants[place].seed, device)):
-            module = trainer._module(group, group.arguments[place]).train()
+            module = trainer.module(group, group.arguments[place]).train()
             x, y = _batch(trainer, group.rows[place])
             loss = None if s.family.phases else s.family.loss_for(s.data)
             apart = FunctionStates(1, shows=False).of_one((loss, *kept_by(module)))

@@ -51,7 +51,7 @@ class GroupRun(Progress):
         # Trials of many sizes run together as others run that were interrupted.
         fixed = slots.refills(self) and self.group.architectures > 1 and self.settings.strategy != "measured"
         if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or fixed):
-            self.step.tune_while_training()
+            self.step.tune_at_first()
         self.stage = "training"
         yield from steering.begun(self)
         self.trainer.clock.cool()
@@ -166,8 +166,8 @@ class GroupRun(Progress):
         self.source.prepare = self.augmenting.of([page.row for page in pages], self._order_seeds(), behind)
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
-        tuning = isinstance(self.step, ArrayStep) and self.step.trying
-        probe = None if tuning else self.probe  # steps that try what is fastest are not as the others will be
+        yield from self._tuned(batch)
+        probe = self.probe
         begin = probe.start() if probe else 0.0
         failure = None
         try:
@@ -191,13 +191,26 @@ class GroupRun(Progress):
         self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
-        self.trainer.clock.did(len(self.members.ids), tuning or probe is not None)
+        self.trainer.clock.did(len(self.members.ids), probe is not None)
         if self.meter is not None and self.steps >= 2:  # the second has the optimizer's state beside its activations
             yield from self._measured(self.meter)
         if probe:
             yield from self._beside(probe, batch)
         yield from self._differences()
         yield from self.tell()
+
+    def _tuned(self, batch: Batch) -> Iterator[Event]:
+        """Choose before the first step what is fastest, and say so where that takes time."""
+        if not isinstance(self.step, ArrayStep) or self.step.tuning is None:
+            return
+        measures = self.step.measures(*batch.inputs)
+        if measures:
+            told = "measuring kernels, once on this machine"
+            yield ev.PhaseChanged(time.time(), self.group.index, "training", told)
+        self.step.choose_schedule(*batch.inputs)
+        if measures:
+            self.trainer.clock.cool()
+            yield ev.PhaseChanged(time.time(), self.group.index, "training")
 
     def _measured(self, meter: Meter) -> Iterator[Event]:
         """What the array took, told; the plan of what is still to come is corrected by it."""

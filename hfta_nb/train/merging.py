@@ -53,7 +53,7 @@ def first_to_train(run: Progress) -> Todo | None:
         starts = {variant: begun(todo.run["members"], variant)[0] for variant in todo.run["ids"]}
         done = int(todo.run["epoch"]) + 1
         left = max(trainer.budget(variant) - (done - start) for variant, start in starts.items())
-        if min(mine, left) * (run.length or 0) >= recording_cost.MOST_STEPS and _joiner(run, todo) is not None:
+        if min(mine, left) * (run.length or 0) >= recording_cost.STEPS and _joiner(run, todo) is not None:
             return todo
     return None
 

@@ -20,7 +20,6 @@ from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, Step
 from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.members import MemberRecord, Members
-from hfta_nb.train.recording_cost import RecordingCost
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.settings import LAST, WeightsOf, weights_at
@@ -84,7 +83,6 @@ class Progress:
         self.whole = True  # whether memory that runs out leaves all as it was before
         self.ending = False  # the epoch's steps are done, and what follows them is not
         self.judged = 0  # the last epoch that was validated and whose values have had their effect
-        self.recording_cost = RecordingCost()
         self.meter: Meter | None = None
         self.probe: SpeedProbe | None = None
         self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
@@ -286,7 +284,6 @@ class Progress:
         due = getattr(self.step, "due", None)
         self.step = self.step.select(rows)
         self.scores.select(rows)
-        self.recording_cost.begin()
         if isinstance(self.step, ArrayStep) and self._rows is not None:
             self.step.due = due
 

@@ -13,6 +13,7 @@ from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, Origin, put_member, recomposed
 from hfta_nb.step.recompose import fits
+from hfta_nb.train import recording_cost
 from hfta_nb.train.joining import Joiner, taken_off
 from hfta_nb.train.members import MemberRecord
 from hfta_nb.train.progress import Progress
@@ -31,8 +32,7 @@ def keeps(run: Progress, members: int, left: int) -> bool:
     s, places, length = run.settings, len(run.step), run.length or 0
     if not members or s.deterministic or s.strategy != "measured":  # as wide as a run that is interrupted
         return bool(members) and s.deterministic
-    cost = run.recording_cost.steps(length)
-    return members >= ALPHA * places or (places - members) * left * length < cost * places
+    return members >= ALPHA * places or (places - members) * left * length < recording_cost.STEPS * places
 
 
 def between_passes(run: Progress) -> bool:
@@ -128,7 +128,6 @@ def joined(
     regroup(run, group, done)
     if not in_place:
         run.scores = run.new_scores()
-        run.recording_cost.begin()
         step.plan(run.settings.compiling, step.planned)
         trainer.clock.cool()
     if run.probe is not None:

@@ -304,7 +304,7 @@ class Schedule:
         """So many batches a pass through a stream has."""
         self.lengths[batch_size] = length
 
-    def _module(self, group: Group, arguments: Mapping[str, Any]) -> nn.Module:
+    def module(self, group: Group, arguments: Mapping[str, Any]) -> nn.Module:
         """A plain module of a group."""
         s = self.settings
         module = s.family.member(**arguments).to(s.device, s.dtype)
@@ -322,7 +322,7 @@ class Schedule:
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 drawn.manual_seed(variant.seed)
                 try:
-                    modules.append(self._module(group, arguments))
+                    modules.append(self.module(group, arguments))
                 except Exception as error:
                     if out_of_memory(error) or isinstance(error, DataError):
                         raise

@@ -52,7 +52,6 @@ def turn(run: Progress) -> Iterator[Event]:
     """
     trainer, before = run.trainer, run.group
     trainer.clock.tick()
-    run.recording_cost.epoch(trainer.clock.elapsed_s)
     done = [m.id for m in run.members.active if run.left(m) <= 0]
     ends = [(set(part), checkpoint.end_of(run, part)) for part in regrouping.begun_together(run, done)]
     for variant in done:

@@ -23,7 +23,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No calls of the model but those of training, in an order that is known."""
     forward.set(0, 0)
     backward.set(0, 0)
-    monkeypatch.setattr(ArrayStep, "tune_while_training", lambda self: None)
+    monkeypatch.setattr(ArrayStep, "tune_at_first", lambda self: None)
     monkeypatch.setattr(SpeedProbe, "alone", lambda self, x, y: False)
 
 
@@ -58,7 +58,7 @@ def own_libraries(width: str, request: pytest.FixtureRequest, monkeypatch: pytes
     """The modules that a test file lists as `OWN` have their libraries, each of the module's name."""
     made = compiled(*(module.__name__.rpartition(".")[2] for module in request.module.OWN))
     for module in request.module.OWN:
-        monkeypatch.setattr(module, "library", lambda name, wait=True: made[name])
+        monkeypatch.setattr(module, "library", lambda name: made[name])
 
 
 @pytest.fixture

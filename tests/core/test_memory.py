@@ -14,6 +14,7 @@ from torch import nn
 from hfta_nb import Study, fuse, memory
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
+from hfta_nb.kernels.strategy import timing_cache
 from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
 from hfta_nb.plan import Group
 from hfta_nb.replay import program_cache
@@ -197,17 +198,23 @@ def test_auto_takes_what_is_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return rates[members]
 
     monkeypatch.setattr(capacity, "_rate", rate)
+    timing_cache._kept.cache_clear()
     study = Study("mlp", GRID, "iris", directory=tmp_path / "run", capacity="auto", **ASKED)
     table = study.plan()
     assert tried == [1, 2, 4]
     assert list(table["members"]) == [2, 2, 2]
     assert "2 members are fastest: 190 samples/s, 4 give 192" in table["split_because"].iloc[1]
+    study = Study("mlp", GRID, "iris", directory=tmp_path / "again", capacity="auto", **ASKED)
     rates.update({4: 300.0, 6: 400.0})
     tried.clear()
+    assert list(study.plan()["members"]) == [2, 2, 2]  # what was measured once holds
+    assert tried == []
+    timing_cache._kept.cache_clear()
     study = Study("mlp", GRID, "iris", directory=tmp_path / "more", capacity="auto", **ASKED)
     assert list(study.plan()["members"]) == [6]
     assert tried == [1, 2, 4, 6]
     rates.pop(4)
+    timing_cache._kept.cache_clear()
     monkeypatch.setattr(capacity, "_rate", lambda trainer, group, members: rates.get(members))
     study = Study("mlp", GRID, "iris", directory=tmp_path / "less", capacity="auto", **ASKED)
     assert list(study.plan()["members"]) == [2, 2, 2]

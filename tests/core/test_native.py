@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.native import alive, build, recurrent
+from hfta_nb.kernels.native import alive, background, build, recurrent
 from tests.core.compiled import NEEDS_COMPILER, misread
-from tests.polling import eventually
 from tests.training import train
 
 pytestmark = pytest.mark.usefixtures("libraries_anew")
@@ -20,18 +21,30 @@ pytestmark = pytest.mark.usefixtures("libraries_anew")
 
 @NEEDS_COMPILER
 def test_a_library_is_compiled_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What first asks for it waits: with it results round otherwise."""
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
     monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
-    assert build.library("lstm") is None  # not while nothing is compared
-    with build.compiling():
-        assert build.library("lstm") is not None
-    (kept,) = (tmp_path / "kept").iterdir()
+    assert build.library("lstm") is not None
+    (kept,) = (tmp_path / "kept").glob("*.so")
     assert kept.name.startswith("lstm-")
-    assert kept.suffix == ".so"
     written = kept.stat().st_mtime_ns
     build._loaded.clear()
     assert build.library("lstm") is not None
     assert kept.stat().st_mtime_ns == written
+
+
+def test_nobody_waits_for_a_compiler_that_has_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    background.wait_for(tmp_path / "lstm.so")  # never started
+    making = tmp_path / "lstm.making"
+    making.mkdir()
+    timer = threading.Timer(0.7, making.rmdir)
+    timer.start()
+    background.wait_for(tmp_path / "lstm.so")  # it failed
+    timer.join()
+    assert caplog.text.count("once on this machine") <= 1  # once in a process
+    making.mkdir()
+    os.utime(making, (0, 0))
+    background.wait_for(tmp_path / "lstm.so")  # it was killed long ago
 
 
 @NEEDS_COMPILER
@@ -40,8 +53,8 @@ def test_all_can_be_compiled_before_anything_asks(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
     made = build.make_all()
     assert "lstm" in made
-    assert {kept.name.split("-")[0] for kept in (tmp_path / "kept").iterdir()} == set(made)
-    assert all(build.library(name, wait=False) is not None for name in made)
+    assert {kept.name.split("-")[0] for kept in (tmp_path / "kept").glob("*.so")} == set(made)
+    assert all(build.library(name) is not None for name in made)
 
 
 @NEEDS_COMPILER
@@ -197,24 +210,19 @@ exec "$REAL_CC" "$@"
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
 def test_a_library_that_the_processor_can_not_run_is_not_kept(
-    wait: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = tmp_path / "cc"
     compiler.write_text(REFUSING)
     compiler.chmod(0o755)
     monkeypatch.setenv("REAL_CC", build._compiler("") or "")
     monkeypatch.setenv("CC", str(compiler))
-    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept") if kept else "off")
     monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
     with build.compiling():
-        found = build.library("norm", wait=wait)
-    if not wait:
-        assert found is None
-        eventually(lambda: build.arrived("norm"), "the library")
-        build._loaded.clear()
-        found = build.library("norm", wait=False)
+        found = build.library("norm")
     assert found is not None
     assert hasattr(found, "hfta_norm")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -208,24 +209,82 @@ def test_times_are_kept_and_shared(tmp_path: Path) -> None:
     path = tmp_path / "deeper" / "kernels.json"
     one, two = Kept(path, MACHINE), Kept(path, MACHINE)
     one.put("a", {"torch": 1.0, "other": None})
-    one.write()
     two.put("b", {"torch": 2.0})
-    two.write()
+    assert one.get("b") == {"torch": 2.0}  # without reading all again
+    assert one.own("a")
+    assert not one.own("b")
     found = Kept(path, MACHINE)
     assert found.get("a") == {"torch": 1.0, "other": None}
     assert found.get("b") == {"torch": 2.0}
     assert [p.name for p in path.parent.iterdir()] == ["kernels.json"]
 
 
-def test_times_of_a_busy_machine_do_not_last(tmp_path: Path) -> None:
+def test_what_the_first_process_has_measured_holds_for_all(tmp_path: Path) -> None:
+    one, two = (Kept(tmp_path / "kernels.json", MACHINE) for _ in range(2))
+    assert one.put("a", {"torch": 1.0, "other": 2.0}) == {"torch": 1.0, "other": 2.0}
+    assert two.put("a", {"torch": 2.0, "other": 1.0}) == {"torch": 1.0, "other": 2.0}
+    assert not two.own("a")
+    wider = {"torch": 1.0, "other": 2.0, "third": 0.5}
+    assert two.put("a", wider, needed=wider) == wider  # of a version with another variant
+    assert one.get("a") == {"torch": 1.0, "other": 2.0}  # for a process it does not change
+    assert Kept(tmp_path / "kernels.json", MACHINE).get("a") == wider
+
+
+def test_processes_that_measure_at_once_agree(tmp_path: Path) -> None:
+    path, ends = tmp_path / "kernels.json", []
+
+    def measure(number: int) -> None:
+        own = Kept(path, MACHINE)
+        ends.append([own.put(f"shape {i}", {"torch": 1.0 + number}) for i in range(50)])
+
+    threads = [threading.Thread(target=measure, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(end == ends[0] for end in ends)
+    assert len(path.read_bytes().splitlines()) == 51
+
+
+def test_a_fingerprint_stands_for_what_was_measured_before(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    known = Kept(path, MACHINE)
+    assert known.fingerprint() == ""
+    known.put("a", {"torch": 1.0})
+    found = known.fingerprint()
+    known.put("b", {"torch": 1.0})
+    assert known.fingerprint() != found
+    assert Kept(path, MACHINE).began_as(found)
+    path.unlink()
+    assert not known.began_as(found)
+    Kept(path, MACHINE).put("a", {"torch": 1.5})
+    assert not known.began_as(found)
+    assert not Kept(None, MACHINE).began_as(found)
+    assert not known.began_as("something else")
+
+
+def test_times_that_are_of_one_process(tmp_path: Path) -> None:
     path = tmp_path / "kernels.json"
     found = Kept(path, MACHINE)
     found.put("a", {"torch": 1.0}, lasting=False)
     found.put("b", {"torch": 2.0})
-    found.write()
     assert found.get("a") == {"torch": 1.0}
     assert Kept(path, MACHINE).get("a") is None
     assert Kept(path, MACHINE).get("b") == {"torch": 2.0}
+
+
+@pytest.mark.parametrize("cut", [2, 10, 30])
+def test_a_line_that_was_not_finished_is_left_out(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "kernels.json"
+    known = Kept(path, MACHINE)
+    known.put("a", {"torch": 1.0})
+    known.put("b", {"torch": 1.0, "other": 2.0})
+    path.write_bytes(path.read_bytes()[:-cut])
+    found = Kept(path, MACHINE)
+    assert (found.get("a"), found.get("b")) == ({"torch": 1.0}, None)
+    found.put("c", {"torch": 3.0})
+    again = Kept(path, MACHINE)
+    assert (again.get("a"), again.get("b"), again.get("c")) == ({"torch": 1.0}, None, {"torch": 3.0})
 
 
 @pytest.mark.parametrize(
@@ -236,10 +295,10 @@ def test_times_of_a_busy_machine_do_not_last(tmp_path: Path) -> None:
         "[]",
         '{"format": 1}',
         "\x00\x01",
-        json.dumps({"format": 1, "machine": {"device": "another"}, "seconds": {"a": {"torch": 1.0}}}),
-        json.dumps({"format": 1, "machine": MACHINE, "seconds": {"a": {"torch": -1.0}}}),
-        json.dumps({"format": 1, "machine": MACHINE, "seconds": {"a": "fast"}}),
-        json.dumps({"format": 0, "machine": MACHINE, "seconds": {"a": {"torch": 1.0}}}),
+        json.dumps({"format": 2, "machine": {"device": "another"}}) + '\n["a", {"torch": 1.0}]\n',
+        json.dumps({"format": 2, "machine": MACHINE}) + '\n["a", {"torch": -1.0}]\n',
+        json.dumps({"format": 2, "machine": MACHINE}) + '\n["a", "fast"]\n' + "[" * 100_000 + "\n",
+        json.dumps({"format": 0, "machine": MACHINE}) + '\n["a", {"torch": 1.0}]\n',
     ],
 )
 def test_a_file_of_another_sort_is_replaced(tmp_path: Path, content: str) -> None:
@@ -248,7 +307,6 @@ def test_a_file_of_another_sort_is_replaced(tmp_path: Path, content: str) -> Non
     found = Kept(path, MACHINE)
     assert found.get("a") is None
     found.put("a", {"torch": 3.0})
-    found.write()
     assert Kept(path, MACHINE).get("a") == {"torch": 3.0}
 
 
@@ -256,7 +314,6 @@ def test_a_place_that_can_not_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     found = Kept(tmp_path / "file" / "kernels.json", MACHINE)
     found.put("a", {"torch": 3.0})
-    found.write()
     assert found.get("a") == {"torch": 3.0}
 
 

@@ -41,7 +41,7 @@ def test_a_member_that_diverges_costs_the_others_nothing(
     tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit; the block size, which is found by timing otherwise, is the same in both runs."""
-    monkeypatch.setattr(ArrayStep, "tune_while_training", lambda step: setattr(step.array, "block_size", block))
+    monkeypatch.setattr(ArrayStep, "tune_at_first", lambda step: setattr(step.array, "block_size", block))
     curves = {}
     for name, middle in {"calm": 1e-3, "wild": 1e38}.items():
         study = hfta.Study(

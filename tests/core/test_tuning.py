@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
-from hfta_nb.array import FusedArray, schedule_tuner
+from hfta_nb.array import FusedArray
 from hfta_nb.array.native_libraries import libraries_of
 from hfta_nb.array.schedule import ExecutionSchedule, schedules_of
 from hfta_nb.array.schedule_trial import Trial, fastest, keep, known
@@ -117,7 +115,7 @@ def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> 
     seen = _run_with_recording_that_takes(brief, plain, replayed, 1.0)
     assert {size for size, count in seen.items() if count > 2} == {6}
     assert (array.block_size, brief.complete) == (6, False)
-    keep(array._state, "such steps", brief)
+    keep(array._state, "such steps", brief, schedules_of(array._state))
     assert known(array._state, "such steps", brief.ways) == {ExecutionSchedule(6): 1e-3}
     array.settings.planned_steps = 1e6
     assert known(array._state, "such steps", brief.ways) is None  # in a long run it pays to try all
@@ -126,18 +124,14 @@ def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> 
     seen = _run_with_recording_that_takes(long, plain, replayed, 1.0)
     assert {size for size, count in seen.items() if count > 2} == {6, 4, 1}
     assert (array.block_size, long.complete) == (4, True)
-    keep(array._state, "such steps", long)
+    keep(array._state, "such steps", long, schedules_of(array._state))
     assert known(array._state, "such steps", long.ways) == {
         ExecutionSchedule(6): 1e-3,
         ExecutionSchedule(4): 0.5e-3,
         ExecutionSchedule(1): 1.1e-3,
     }
-    array.settings.planned_steps = 0.0
-    assert known(array._state, "such steps", long.ways) == {
-        ExecutionSchedule(6): 1e-3,
-        ExecutionSchedule(4): 0.5e-3,
-        ExecutionSchedule(1): 1.1e-3,
-    }
+    array.settings.planned_steps = 0.0  # short runs stay as they were
+    assert known(array._state, "such steps", long.ways) == {ExecutionSchedule(6): 1e-3}
 
 
 def _run_with_recording_that_takes(
@@ -165,71 +159,74 @@ def test_a_model_that_runs_one_by_one_has_no_choice() -> None:
     assert array.block_size == 1
 
 
+def test_a_model_that_runs_one_by_one_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = _array()
+    trial = Trial(array._calls, ways := schedules_of(array._state), True)
+    array.block_size = 1
+    trial.took(1.0)
+    keep(array._state, "such steps", trial, ways)
+    assert known(array._state, "such steps", ways) == {}
+
+
 def test_training_is_what_it_is_without() -> None:
     tried, plain = _step(_array()), _step(_array())
-    tried.tune_while_training()
+    tried.tune_at_first()
     batch = _batch()
-    for number in range(40):
-        assert tried.trying == (tried.tuning is not None)
+    assert tried.measures(*batch)
+    for number in range(20):
         a, b = tried.train(*batch)["loss"], plain.train(*batch)["loss"]
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, msg=f"step {number}")
-    assert tried.tuning is None
-    assert f"block size {tried.array.block_size}: of" in " ".join(tried.array.explain()["how"])
+        assert tried.tuning is None
+    assert f"block size {tried.array.block_size}: tried" in " ".join(tried.array.explain()["how"])
     for name, value in plain.weights().items():
         torch.testing.assert_close(tried.weights()[name], value, rtol=1e-9, atol=1e-9)
 
 
 def test_what_was_found_is_kept_for_the_next_array_and_the_next_process() -> None:
-    first = _step(_array())
-    first.tune_while_training()
-    for _ in range(40):
-        first.train(*_batch())
+    first = _step(_array(dtype=torch.float32))
+    first.tune_at_first()
+    batch = _batch(dtype=torch.float32)
+    losses = [first.train(*batch)["loss"] for _ in range(8)]
     size = first.array.block_size
     for _ in range(2):
-        other = _step(_array())
-        other.tune_while_training()
-        other.train(*_batch())
-        assert other.tuning is None
+        other = _step(_array(dtype=torch.float32))
+        other.tune_at_first()
+        assert not other.measures(*batch)
+        assert all(torch.equal(loss, other.train(*batch)["loss"]) for loss in losses)  # to the bit
         assert other.array.block_size == size
         assert "found before" in other.array.settings.tuned
         timing_cache._kept.cache_clear()  # as in a new process, which reads the file
     wider = _step(_array(MEMBERS + 1))
-    wider.tune_while_training()
-    wider.train(*_batch())
-    assert wider.trying
+    wider.tune_at_first()
+    assert wider.measures(*_batch())
 
 
 def test_a_short_run_tries_nothing() -> None:
     step = _step(_array())
     step.plan("never", 12)
-    step.tune_while_training()
+    step.tune_at_first()
+    assert not step.measures(*_batch())
     step.train(*_batch())
-    assert step.tuning is None
     assert step.array.block_size == MEMBERS
+    assert step.array.settings.tuned == ""
 
 
-def test_steps_of_another_form_do_not_count() -> None:
+def test_a_step_that_fails_chooses_nothing() -> None:
     step = _step(_array())
-    step.tune_while_training()
+    step.tune_at_first()
+    with pytest.raises(Exception, match=r"shape|size"):
+        step.train(torch.randn(16, 5, dtype=torch.float64), torch.arange(16) % 3)
+    assert not step.array._steps.cache.waiting
+    assert step.array.block_size == MEMBERS
+    assert all(p.grad is None for p in step.array.parameters())
     step.train(*_batch())
-    assert step.tuning is not None
-    trial: Any = step.tuning._trial
-    before = trial.steps
-    step.train(*_batch(7))
-    assert trial.steps == before
-    step.train(*_batch())
-    assert trial.steps == before + 1
 
 
 def test_members_that_leave_end_the_trying() -> None:
     step = _step(_array())
-    step.tune_while_training()
-    for _ in range(3):
-        step.train(*_batch())
+    step.tune_at_first()
     fewer = step.select([0, 2])
     assert fewer.tuning is None
-    assert not fewer.trying
-    assert not step.array._steps.cache.waiting
     fewer.train(*_batch())
 
 
@@ -240,86 +237,6 @@ def test_tuning_beforehand_leaves_inputs_without_gradients() -> None:
     found = array.tune(F.cross_entropy, x, y, budget_s=0.01)
     assert set(found) == {1, 4, MEMBERS}
     assert x.grad is None
-
-
-def test_a_library_that_is_compiled_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_loaded", {})  # whatever the process has loaded before
-    assert build.arrived("lstm") is None  # nobody has asked
-    compiler = build._compiler(os.environ.get("CC", ""))
-    if compiler is None:
-        pytest.skip("no compiler")
-    source = Path(build.__file__).with_name("lstm.c")
-    library = tmp_path / "cache" / f"lstm-{build._key(source, compiler)}.so"
-    library.with_suffix(".making").mkdir(parents=True)
-    assert build.arrived("lstm") is False
-    library.write_bytes(b"")
-    assert build.arrived("lstm") is True
-
-
-class _Reader(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.last = nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.last(self.lstm(x)[0][:, -1])
-        return made
-
-
-class _Viewer(nn.Module):
-    """Takes a series as an image of one channel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.last = nn.Conv2d(1, 2, 3), nn.Linear(2 * 3 * 4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        made: Tensor = self.last(self.conv(x[:, None]).flatten(1))
-        return made
-
-
-@pytest.mark.parametrize("comes", [True, False])
-@pytest.mark.parametrize(("build_one", "meanwhile"), [(_Reader, 3), (_Viewer, 1)])
-def test_all_is_tried_once_a_kernel_has_come_or_will_not(
-    build_one: Callable[[], nn.Module], meanwhile: int, comes: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arrived: list[bool | None] = [False]
-    monkeypatch.setattr(build, "arrived", lambda name: arrived[0])
-    monkeypatch.setattr(build, "available", lambda names: ())
-    monkeypatch.setattr(build, "LOOK_S", 0.0)
-    monkeypatch.setattr(schedule_tuner, "libraries_of", lambda state: ("rows",))  # those of float32
-    monkeypatch.setattr(schedule_tuner, "slow_together", lambda state: False)  # as in float32
-    torch.manual_seed(0)
-    members = [build_one().double() for _ in range(3)]
-    tried, plain = (_step(hfta.fuse([copy.deepcopy(m) for m in members])) for _ in range(2))
-    tried.tune_while_training()
-    x, y = torch.randn(16, 5, 6, dtype=torch.float64), torch.arange(16) % 3
-    tried_before, waited, sizes = False, 0, set[int]()
-    for number in range(60):
-        if number == 10:
-            arrived[0] = True if comes else None  # it stays so where what has come can't be loaded
-        a, b = tried.train(x, y)["loss"], plain.train(x, y)["loss"]
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9, msg=f"step {number}")
-        found: Any = tried.tuning
-        tried_before |= number < 10 and found._trial is not None
-        waited += found is not None and found._awaiting is not None
-        assert tried.trying == (found is not None)  # its time says nothing about later steps
-        sizes |= {tried.array.block_size} if number < 10 else set()
-    assert not tried_before
-    assert waited == 10
-    assert sizes == {meanwhile}
-    assert tried.tuning is None
-    assert all(f"{size} " in tried.array.settings.tuned for size in (3, 1))
-
-
-def test_a_short_run_waits_for_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "look_again", lambda names: True)
-    for planned, waits in [(10, False), (1000, True)]:
-        step = _step(_array())
-        step.array.settings.planned_steps = planned
-        step.tune_while_training()
-        step.train(*_batch())
-        assert step.trying == waits
 
 
 def test_the_libraries_that_a_model_may_use() -> None:

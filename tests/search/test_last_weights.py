@@ -55,7 +55,7 @@ def test_a_member_that_is_stopped_while_its_array_waits_to_join_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members 0 and 2 step aside for member 1, and member 0 is stopped meanwhile."""
-    monkeypatch.setattr(recording_cost, "MOST_STEPS", 0.0)
+    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
     study = search(tmp_path, **LAST)
     control = hfta.Control()
     script = Script({3: lambda c: c.pause(1), 13: lambda c: c.resume(1)})

@@ -71,7 +71,7 @@ def test_a_member_that_was_paused_joins_the_others_again(
     undisturbed: hfta.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: int
 ) -> None:
     """It trains to the end of its epoch first, for which the others step aside."""
-    monkeypatch.setattr(recording_cost, "MOST_STEPS", 0.0)
+    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
     made = search(tmp_path / "run")
     events = run(made, {pause: lambda c: c.pause(1), 13: lambda c: c.resume(1)})
     assert same(made, undisturbed)
@@ -139,7 +139,7 @@ def test_what_is_asked_of_members_that_wait_is_done_when_they_have_joined(
 
 def test_clones_for_which_there_was_no_array_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their batch size keeps them apart from their sources, and nothing from one another."""
-    monkeypatch.setattr(recording_cost, "MOST_STEPS", 0.0)
+    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
     clones = {6: lambda c: (c.clone(0, batch_size=60), c.clone(2, batch_size=60))}
     made = search(tmp_path / "run")
     run(made, clones)
@@ -181,7 +181,7 @@ def test_halves_of_an_array_stay_apart_while_both_do_not_fit(tmp_path: Path, mon
         return train(step, *args, **named)
 
     monkeypatch.setattr(ArrayStep, "train", fails)
-    monkeypatch.setattr(recording_cost, "MOST_STEPS", 0.0)
+    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
     made = search(tmp_path / "run", trials=4, slots=4)
     for event in made.run(control := hfta.Control()):
         if isinstance(event, ev.ArrayHalved):

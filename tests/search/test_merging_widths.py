@@ -72,7 +72,7 @@ def test_others_step_aside_for_one_of_another_width(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: int
 ) -> None:
     """Clipped gradients and momentum are of the member's own size."""
-    monkeypatch.setattr(recording_cost, "MOST_STEPS", 0.0)
+    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
     found = made(tmp_path, max_norm=0.5, weight_decay=1e-2)
     parts = run(found, {6: lambda c: c.pause(variant), 13: lambda c: c.resume(variant)})
     assert {variant} in parts
@@ -99,7 +99,7 @@ def test_a_member_takes_the_place_of_one_of_another_width(tmp_path: Path, monkey
 
 
 def test_clones_of_two_widths_share_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_cost, "MOST_STEPS", 0.0)
+    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
     found = made(tmp_path)
     parts = run(found, {5: lambda c: (c.clone(1, batch_size=24), c.clone(2, batch_size=24))})
     assert {3, 4} in parts

@@ -21,7 +21,6 @@ from hfta_nb.plan import Builder
 from hfta_nb.step import ArrayStep
 from hfta_nb.train import failures, recording_cost
 from hfta_nb.train.members import Members
-from hfta_nb.train.recording_cost import RecordingCost
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
 
@@ -231,7 +230,7 @@ def test_places_that_nobody_takes_may_stay(tmp_path: Path, monkeypatch: pytest.M
     given |= {"dropout": 0.2, "depth": 1, "sampler": "random", "pruner": "asha", "seed": 8}
     space = {"lr": LR, "data_seed": [0, 1], "width": [8]}
     for name, worth in (("kept", 1e9), ("cut", 0.0)):
-        monkeypatch.setattr(recording_cost.RecordingCost, "steps", lambda *_: worth)  # noqa: B023
+        monkeypatch.setattr(recording_cost, "STEPS", worth)
         widths.clear()
         made = hfta.Study("mlp", space, "iris", epochs=3, trials=8, slots=6, directory=tmp_path / name, **given)
         list(made.run())
@@ -256,21 +255,6 @@ def test_members_see_batches_of_their_own_from_the_start_where_others_will_join(
     made = study(tmp_path, {"lr": LR, "width": [8]}, trials=trials, pruner="none")
     list(made.run())
     assert set(seen) == own
-
-
-def test_recording_costs_what_the_first_epoch_takes_more_than_later_ones() -> None:
-    cost = RecordingCost()
-    assert cost.steps(20) == recording_cost.MOST_STEPS
-    cost.epoch(3.0)
-    assert cost.steps(20) == recording_cost.MOST_STEPS
-    cost.epoch(5.0)
-    cost.epoch(6.0)
-    assert cost.steps(20) == 40.0  # 2 s more, of epochs of 1 s
-    cost.begin()
-    cost.epoch(8.0)
-    assert cost.steps(20) == recording_cost.MOST_STEPS
-    cost.epoch(8.5)
-    assert cost.steps(20) == 60.0
 
 
 def test_who_raises_without_training_any_more_is_cut_off() -> None:

@@ -61,7 +61,7 @@ class AsStudy(Ours):
     """The same with the start of a study: the first training steps find the fastest schedule."""
 
     def _tune(self) -> None:
-        self.stepper.tune_while_training()
+        self.stepper.tune_at_first()
 
 
 class OursCompiled(Ours):

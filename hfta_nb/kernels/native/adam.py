@@ -26,7 +26,7 @@ class _Adam(ctypes.Structure):
 def usable(tensors: Sequence[Sequence[Tensor]]) -> bool:
     """True if the library is available and supports these tensors: contiguous float32 on a CPU, single-threaded.
 
-    If the library is missing, it is compiled in the background.
+    If the library is missing, it is compiled first.
     """
     return (
         torch.get_num_threads() == 1
@@ -39,7 +39,7 @@ def usable(tensors: Sequence[Sequence[Tensor]]) -> bool:
 
 
 def _adam() -> ctypes.CDLL | None:
-    found = library("adam", wait=False)
+    found = library("adam")
     if found is not None and found._handle not in _right:
         _right[found._handle] = _is_right(found)
     return found if found is not None and _right[found._handle] else None

@@ -31,8 +31,8 @@ class _Attention(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background."""
-    return library("attention", wait=False) is not None
+    """True if the library is available. If it is missing, it is compiled first."""
+    return library("attention") is not None
 
 
 class Bound:
@@ -91,11 +91,11 @@ def forward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
     q, k, v, *rest = args
     causal = len(rest) > 1 and bool(rest[1])
     tensors = {0: q, 1: k, 2: v, 3: kwargs["out"], 4: kwargs["logs"]}
-    return Bound(library("attention", wait=False), tensors, causal, kwargs.get("scale"))
+    return Bound(library("attention"), tensors, causal, kwargs.get("scale"))
 
 
 def backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
     """The backward of `forward`; writes to `dq`, `dk` and `dv`."""
     tensors = dict(zip(_BACKWARD, args[:6], strict=True))
     tensors |= {6: kwargs["dq"], 7: kwargs["dk"], 8: kwargs["dv"]}
-    return Bound(library("attention", wait=False), tensors, args[7], kwargs.get("scale"))
+    return Bound(library("attention"), tensors, args[7], kwargs.get("scale"))

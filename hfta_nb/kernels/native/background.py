@@ -1,8 +1,9 @@
-"""Compiles in the background, in a shell process that is not waited for."""
+"""Compiles in a shell process of its own, which goes on if this process ends."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,10 @@ from hfta_nb.kernels.native import alive
 
 _STALE_S = 300.0
 """A compiler that was started longer ago than this has ended."""
+_LOOK_S = 0.02
+_TOLD_S = 0.5
+"""Seconds until a waiting person is told why."""
+_told = False
 
 
 def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
@@ -59,3 +64,24 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
             stdout=nothing,
             stderr=nothing,
         )
+
+
+def wait_for(kept: Path) -> None:
+    """Wait until a library is there, or nobody compiles it; tell people so, once.
+
+    Args:
+        kept: as for `compile_into`.
+    """
+    global _told
+    begin, room = time.monotonic(), kept.with_suffix(".making")
+    while not kept.is_file():
+        try:
+            if time.time() - room.stat().st_mtime > _STALE_S:
+                return
+        except OSError:  # it has ended
+            return
+        if not _told and time.monotonic() - begin > _TOLD_S:
+            _told = True
+            # Without any configuration, this is shown on the standard error stream.
+            logging.getLogger("hfta_nb").warning("compiling kernels, once on this machine (10 to 20 s)")
+        time.sleep(_LOOK_S)

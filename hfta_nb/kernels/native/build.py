@@ -1,7 +1,8 @@
 """Compiles and loads the C files of this package. A failure is no error: the library is then missing.
 
-Nothing is compiled on import. Arrays that try what is fastest ask for libraries, train on while they are compiled, and
-`look_again`; `FusedArray.tune` waits for them.
+Nothing is compiled on import. What first asks for a library waits until it is compiled, once on a machine: results with
+it round otherwise than those without, so it must not arrive in the middle of a run, or between the first run and the
+second.
 Libraries are stored beside the times of kernels (`HFTA_NB_CACHE`) under a name that depends on source, compiler and
 processor, so that each machine compiles once and all processes may load the result. ``HFTA_NB_NATIVE=off`` disables
 compiling and loading. ``HFTA_NB_NATIVE_MARCH`` names the processor to compile for, and ``HFTA_NB_NATIVE_FLAGS`` is
@@ -20,8 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,6 @@ FLAGS = "HFTA_NB_NATIVE_FLAGS"
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
-LOOK_S = 0.05
-"""Seconds between checks for what is being compiled in the background."""
 _TRIED = "tried"
 """Marks what `compiling` has tried to compile."""
 
@@ -49,7 +47,7 @@ _compiling = 0
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """Compile missing libraries within the context, and wait for them."""
+    """Compile missing libraries within the context, also where nothing is stored."""
     global _compiling
     _compiling += 1
     try:
@@ -58,111 +56,79 @@ def compiling() -> Iterator[None]:
         _compiling -= 1
 
 
-def library(name: str, wait: bool = True) -> ctypes.CDLL | None:
-    """The library of ``<name>.c``; None if it is disabled, not compiled yet or cannot be compiled.
+def library(name: str) -> ctypes.CDLL | None:
+    """The library of ``<name>.c``, compiled first if no process has done so; None if it is disabled or can't be.
 
-    Args:
-        wait: while `compiling`, wait for it. Otherwise a missing library is compiled in the background. Within one
-            process the answer does not change, so that results do not change either, until `look_again`.
+    Where nothing is stored (`HFTA_NB_CACHE`), it is compiled within `compiling` only. The answer holds for the process.
     """
     if _switched_off():
         return None
-    given = name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH", MARCH, FLAGS))
+    given = _given(name)
     found = _loaded.get(given)
-    now = wait and _compiling > 0
-    if found is None and (given not in _loaded or (now and (*given, _TRIED) not in _loaded)):
-        found = _loaded[given] = _library(name, wait)
-        if now:
+    if found is None and (given not in _loaded or (_compiling > 0 and (*given, _TRIED) not in _loaded)):
+        found = _loaded[given] = _library(name)
+        if _compiling > 0:
             _loaded[(*given, _TRIED)] = None
     return found
 
 
 def available(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of these libraries that this process has; the others are compiled in the background."""
-    return tuple(name for name in names if library(name, wait=False) is not None)
+    """Those of these libraries that there are; missing ones are compiled first, side by side."""
+    names = tuple(names)
+    for name in names:
+        if _given(name) not in _loaded and not _switched_off():
+            _start(name)
+    return tuple(name for name in names if library(name) is not None)
 
 
 def make_all() -> list[str]:
-    """Compile all missing libraries, and wait for them.
+    """Compile all missing libraries.
 
     Returns:
         The names of the available libraries.
     """
-    names = sorted(source.stem for source in Path(__file__).parent.glob("*.c"))
-    while look_again(names):  # side by side, where there is a folder for them
-        time.sleep(LOOK_S)
     with compiling():
-        return [name for name in names if library(name) is not None]
+        return list(available(sorted(source.stem for source in Path(__file__).parent.glob("*.c"))))
 
 
-def waiting() -> bool:
-    """True if missing libraries are waited for; see `compiling`."""
-    return _compiling > 0
-
-
-def arrived(name: str) -> bool | None:
-    """True if a library compiled in the background is ready, False if not yet; None if it is not being compiled."""
-    place, compiler = folder(os.environ), _compiler(os.environ.get("CC", ""))
-    if place is None or compiler is None or _switched_off() or _answered(name):
-        return None
-    kept = place / f"{name}-{_key(Path(__file__).with_name(f'{name}.c'), compiler)}.so"
-    if kept.is_file():
-        return True
-    return False if kept.with_suffix(".making").exists() else None
-
-
-def look_again(names: Sequence[str]) -> bool:
-    """Load what has been compiled since, and compile what is missing, in the background.
-
-    Returns:
-        True while some of these libraries are being compiled.
-    """
-    missing = [given for given, found in _loaded.items() if found is None and given[0] in names]
-    for given in missing:
-        if given[-1] != _TRIED:
-            del _loaded[given]
-    return len(available(names)) < len(names) and any(arrived(name) is False for name in names)
+def _given(name: str) -> tuple[str, ...]:
+    return name, *(os.environ.get(v, "") for v in (CACHE, "XDG_CACHE_HOME", "CC", "PATH", MARCH, FLAGS))
 
 
 def _switched_off() -> bool:
     return os.environ.get(VARIABLE, "").lower() == "off"
 
 
-def _answered(name: str) -> bool:
-    return any(found is not None for given, found in _loaded.items() if given[0] == name)
-
-
 def _compiler(cc: str) -> str | None:
     return next((found for c in (cc, "cc", "gcc", "clang") if c and (found := shutil.which(c))), None)
 
 
-def _library(name: str, wait: bool) -> ctypes.CDLL | None:
-    compiler = _compiler(os.environ.get("CC", ""))
-    if compiler is None or os.name != "posix":
+def _start(name: str) -> Path | None:
+    """The path of a library that is there or being compiled now; None if it can't be stored or compiled."""
+    compiler, place = _compiler(os.environ.get("CC", "")), folder(os.environ)
+    if compiler is None or place is None or os.name != "posix":
         return None
     source = Path(__file__).with_name(f"{name}.c")
-    try:
-        place = folder(os.environ)
-        kept = None if place is None else place / f"{name}-{_key(source, compiler)}.so"
-        if kept is not None and kept.is_file():
-            return ctypes.CDLL(str(kept))
-        if not wait and kept is not None:
-            commands = [_command(compiler, machine, source) for machine in _machines()]
-            background.compile_into(kept, commands)
-        if not (wait and _compiling):
-            return None
+    with contextlib.suppress(OSError):
+        kept = place / f"{name}-{_key(source, compiler)}.so"
+        if not kept.is_file():
+            background.compile_into(kept, [_command(compiler, machine, source) for machine in _machines()])
+        return kept
+    return None
+
+
+def _library(name: str) -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError):
+        kept = _start(name)
         if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place) as room:
-            made = _compiled(compiler, source, Path(room))
-            if made is None:
-                return None
-            if kept is None:
-                return ctypes.CDLL(str(made))  # a loaded library no longer needs its file
-            os.replace(made, kept)
-            return ctypes.CDLL(str(kept))
-    except OSError:
-        return None
+            background.wait_for(kept)
+            return ctypes.CDLL(str(kept)) if kept.is_file() else None
+        compiler = _compiler(os.environ.get("CC", ""))
+        if compiler is not None and os.name == "posix" and _compiling > 0:
+            with tempfile.TemporaryDirectory() as room:
+                made = _compiled(compiler, Path(__file__).with_name(f"{name}.c"), Path(room))
+                return None if made is None else ctypes.CDLL(str(made))  # loaded, it no longer needs its file
+    return None
 
 
 def _compiled(compiler: str, source: Path, room: Path) -> Path | None:

@@ -25,8 +25,8 @@ class _Conv(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background."""
-    return library("conv", wait=False) is not None
+    """True if the library is available. If it is missing, it is compiled first."""
+    return library("conv") is not None
 
 
 def takes(weight: Sequence[int], how: Sequence[Any]) -> bool:
@@ -54,7 +54,7 @@ class Bound:
     """
 
     def __init__(self, name: str, image: Tensor, made: Tensor, how: Sequence[Any], **tensors: Tensor | None) -> None:
-        found = library("conv", wait=False)
+        found = library("conv")
         assert found is not None  # the caller has checked `usable`
         given = {k: t for k, t in tensors.items() if t is not None}
         weight, groups = given["weight"], how[-1]

@@ -30,8 +30,8 @@ class _Images(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background."""
-    return library("images", wait=False) is not None
+    """True if the library is available. If it is missing, it is compiled first."""
+    return library("images") is not None
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Bound:
     """
 
     def __init__(self, images: Images, backward: bool) -> None:
-        found = library("images", wait=False)
+        found = library("images")
         assert found is not None  # the caller has checked `usable`
         self._images = _Images(*images.size, images.groups, images.last, images.turned, images.relu, images.pool)
         self._images.fixed = images.fixed

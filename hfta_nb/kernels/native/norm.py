@@ -28,8 +28,8 @@ class _Norm(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background."""
-    return library("norm", wait=False) is not None
+    """True if the library is available. If it is missing, it is compiled first."""
+    return library("norm") is not None
 
 
 class _Bound:
@@ -42,7 +42,7 @@ class _Bound:
     name = ""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        found = library("norm", wait=False)
+        found = library("norm")
         self.function, self._call = function, None if found is None else getattr(found, self.name)
         if self._call is not None:
             self._call.restype = None

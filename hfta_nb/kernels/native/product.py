@@ -24,8 +24,8 @@ class _Product(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background."""
-    return library("product", wait=False) is not None
+    """True if the library is available. If it is missing, it is compiled first."""
+    return library("product") is not None
 
 
 @cache
@@ -114,7 +114,7 @@ class Compiled:
 
     def bound(self, args: Any, out: Any) -> Bound | None:
         """The product of these tensors; None if the library does not support them."""
-        found = library("product", wait=False)
+        found = library("product")
         if found is None or not all(isinstance(t, Tensor) for t in (*args, out)):
             return None
         bias, a, b, room = self._batched(args, out)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.kernels.native import binding
-from hfta_nb.kernels.native.build import library, waiting
+from hfta_nb.kernels.native.build import library
 from hfta_nb.members.untraced import untraced
 
 _FORWARD = "Tensor x, Tensor w_x, Tensor w_h, Tensor? b_x, Tensor? b_h, Tensor(a!) gates, Tensor(b!) h, Tensor(c!) c"
@@ -39,7 +39,7 @@ def _operators() -> Any:
 
 
 def _lstm() -> ctypes.CDLL | None:
-    found = library("lstm", wait=waiting())
+    found = library("lstm")
     if found is not None and found._handle not in _right:
         _right[found._handle] = False  # calls during the check use torch's LSTM
         _right[found._handle] = _is_right(found)

@@ -24,8 +24,8 @@ class _Rows(ctypes.Structure):
 
 
 def usable() -> bool:
-    """True if the library is available. If it is missing, it is compiled in the background."""
-    return library("rows", wait=False) is not None
+    """True if the library is available. If it is missing, it is compiled first."""
+    return library("rows") is not None
 
 
 class Bound:
@@ -48,7 +48,7 @@ class Bound:
         self._rows.eps = eps
         for key, tensor in given.items():
             setattr(self._rows, key, tensor.data_ptr())
-        self._call = getattr(library("rows", wait=False), name)
+        self._call = getattr(library("rows"), name)
         self._call.restype = None
         self._arguments = ctypes.byref(self._rows), *map(ctypes.c_ssize_t, more)
 

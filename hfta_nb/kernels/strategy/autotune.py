@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -114,7 +113,7 @@ def choose(
             if not out_of_memory(error):  # memory may suffice later; the loss is small
                 known.hopeless.add(key)
             return None
-        known.put(key, times, lasting=not disturbed(device))
+        times = known.put(key, times, needed=ways)
     open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
     best = min(open_ways or [PLAIN], key=lambda name: cost(name, times) - (worth if name == COMPILED else 0.0))
     return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
@@ -133,11 +132,6 @@ def made(way: KernelVariant, called: Callable[..., Any]) -> Callable[..., Any]:
     """The function that computes with this variant."""
     function = way.make(called)
     return Copied(function) if way.copies else function
-
-
-def write(device: torch.device) -> None:
-    """Write the measurements to disk."""
-    kept(device).write()
 
 
 def cost(name: str, times: Times) -> float:
@@ -268,13 +262,6 @@ def clock_of(device: torch.device) -> Callable[[], float]:
         return time.perf_counter()
 
     return synchronised
-
-
-def disturbed(device: torch.device) -> bool:
-    """True if other processes may have affected the times: several threads are measured by wall time."""
-    if device.type != "cpu" or torch.get_num_threads() == 1 or not hasattr(os, "getloadavg"):
-        return False
-    return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named: Mapping[str, Any]) -> bool:

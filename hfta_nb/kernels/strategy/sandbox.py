@@ -119,7 +119,6 @@ def _tried(calls: Mapping[str, Tried], known: Kept) -> bool:
     else:  # the next attempt may succeed
         for what in names:
             known.put(_key(what), {"child": None}, lasting=False)
-    known.write()
     return alive
 
 

@@ -52,11 +52,8 @@ def take_up(known: Kept) -> None:
     """Record the variants that were under trial in processes that have ended since."""
     if known.path is None:
         return
-    found = list(_left_behind(known.path))
-    for what, way in found:
-        known.put(_KILLED + what, {**(known.get(_KILLED + what) or {}), way: None})
-    if found:
-        known.write()
+    for what, way in _left_behind(known.path):
+        known.put(_KILLED + what, {**(known.get(_KILLED + what) or {}), way: None}, needed=(way,))
 
 
 def under_trial(folder: Path, pid: int) -> str:

@@ -69,15 +69,23 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
         return
     known = times.get(what)
     if way == "auto":
+        # Compiled, a step rounds otherwise: what the first run of this length has decided, all others do.
+        length = f"{what}, in runs of about 2^{int(steps).bit_length()} steps"
+        decided = times.get(length)
         pays, why = _pays(source, known, lambda: _timed(program, device), steps)
+        if decided is not None:
+            pays, why = _WAY in decided, why or "it was not in an earlier run"
         if not pays:
+            times.put(length, {"replayed": None})
             decision.note = f"not compiled: {why}"
             return
+        way = "always" if decided is not None else way
     with trying(times, what, _WAY):
         found = decision.measured = _tried(program, device, always=way == "always")
     if found is not None:
         times.put(what, found)
-        times.write()
+        if way == "auto":
+            times.put(length, {_WAY if decision.compiled is not None else "replayed": None})
 
 
 def _pays(source: Source, known: Times | None, measure: Callable[[], float], steps: float) -> tuple[bool, str]:
