@@ -138,7 +138,7 @@ class ArrayLRScheduler:
             return [None] * count
         values = plain(epoch)
         values = list(values) if isinstance(values, list | tuple) else [values] * count
-        numbers = all(number(v) and 0 <= v < MOST for v in values)
+        numbers = all(isinstance(v, int | float) and number(v) and 0 <= v < MOST for v in values)
         if len(values) != count or not numbers:
             accepted = f"a number from 0, or a list of {count}, one per member"
             raise OptimError("not an epoch", where=where, got=epoch, accepted=accepted)
