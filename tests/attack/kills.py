@@ -17,8 +17,15 @@ SPACE: dict[str, Any] = {
 }
 
 
-def make(place: Path, epochs: int) -> hfta.Study:
-    options = {"epochs": epochs, "trials": 10, "slots": 4, "sampler": "tpe", "pruner": "asha", "seed": 3}
+def make(place: Path, epochs: int = 6) -> hfta.Study:
+    options: dict[str, Any] = {
+        "epochs": epochs,
+        "trials": 10,
+        "slots": 4,
+        "sampler": "tpe",
+        "pruner": "asha",
+        "seed": 3,
+    }
     return hfta.Study("mlp", SPACE, "iris", directory=place, device="cpu", deterministic=True, **options)
 
 

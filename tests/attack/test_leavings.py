@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from tests.attack.leavings import OPTIMIZERS, Case, changed
+from hfta_nb import events as ev
+from hfta_nb.step import ArrayStep
+from tests.attack.leavings import EPOCHS, OPTIMIZERS, Case, changed, run
 
 RANDOM = 216
 """Twice 12 models with 9 optimizers."""
@@ -49,3 +53,20 @@ def test_every_optimizer_has_its_turn() -> None:
     assert len({(case.model, case.optimizer) for case in cases}) == 108
     assert {way for case in cases for _, way in case.leaves.values()} == {
         "stop", "prune", "delete", "pause", "diverge", "fail"}  # fmt: skip
+
+
+def test_rows_of_nobody_go_where_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two members one has left; there is no memory for its row any more."""
+    case, train, failed = Case("mlp", "adam", 2, {0: (4, "stop")}), ArrayStep.train, list[int]()
+
+    def scarce(step: ArrayStep, *args: Any, **more: Any) -> Any:
+        if step.steps == 7 and len(step) == 2:
+            failed.append(step.steps)
+            raise torch.OutOfMemoryError("no memory")
+        return train(step, *args, **more)
+
+    monkeypatch.setattr(ArrayStep, "train", scarce)
+    study = run(case.study(tmp_path, False), case)
+    assert failed == [7]
+    assert study.history.members[1].state == ev.COMPLETE
+    assert len(study.history.members[1].curves["val_loss"].values) == EPOCHS
