@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
+from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, editing, states
 from hfta_nb.step.accumulation import updates
 from hfta_nb.step.choices import by_step, lr_scheduler_of
-from hfta_nb.train.members import Members
+from hfta_nb.train import aside
+from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
 
@@ -20,7 +23,7 @@ def build(run: Progress) -> None:
     """Build the members of an array and their books, and take up what was left off."""
     s = run.settings
     with run.meter or nullcontext():
-        run.step = run.trainer.build(run.group)
+        run.step = run.trainer.build(run.group if run.resume is None else _with_rows(run, run.resume))
     if isinstance(run.step, ArrayStep):
         run.step.plan(s.compiling, float(s.epochs * (run.length or 0)))
     if run.trainer.prepare is not None:
@@ -54,17 +57,51 @@ def load(run: Progress, state: Mapping[str, Any]) -> None:
 
 
 def _load(run: Progress, state: Mapping[str, Any]) -> None:
-    keep = [i for i, v in enumerate(run.group.variants) if v.id in state["ids"]]
-    run.step = run.step.select(keep)
-    run.scores.select(keep)
-    run.step.load_state(_replanned(run, state))
+    held = list(state.get("held", state["ids"]))
+    there = _with_rows(run, state)
+    places = [there.ids.index(variant) for variant in held]
+    run.step = run.step.select(places)
+    run.scores.select(places)
+    run.step.load_state(_replanned(run, state, held))
     run.members.load(state["members"], state["ids"])
+    if "rows" in state:
+        run.held, run._rows = held, list(state["rows"])
+        pages = zip(there.variants, there.rows, strict=True)
+        run.gone = {v.id: MemberRecord(v.id, row, 0) for v, row in pages if v.id not in state["ids"]}
+        run.gone |= {member.id: member for member in run.members.all if member.id in run.gone}
     run.epoch, run.batch, run.told = int(state["epoch"]), int(state["batch"]), int(state["told"])
     run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
     run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
     run.scores.load_state(state["scores"])
     run.source.load_state(state.get("data"))
+    if "wide" in state and run.settings.deterministic:
+        _widen(run, state["ids"], **state["wide"])
+    if isinstance(run.step, ArrayStep):
+        run.step.due = run._rows
     put_values(run, int(state.get("epochs", run.settings.epochs)))
+
+
+def _with_rows(run: Progress, state: Mapping[str, Any]) -> Group:
+    """The array with the variants that it has no more, and that rows of nobody in this state are built as."""
+    group = run.group
+    gone = dict.fromkeys(variant for variant in state.get("held", ()) if variant not in group.ids)
+    found = [aside.find(run.trainer, run, variant) for variant in gone]
+    return replace(
+        group,
+        variants=(*group.variants, *(other.variants[place] for other, place in found)),
+        rows=(*group.rows, *(other.rows[place] for other, place in found)),
+        arguments=(*group.arguments, *(other.arguments[place] for other, place in found)),
+    )
+
+
+def _widen(run: Progress, ids: Sequence[int], rows: Sequence[int], members: int, block_size: int) -> None:
+    """Put members back into the rows that they had in their array; the other rows are copies of the first member."""
+    chosen = [rows.index(row) if row in rows else 0 for row in range(members)]
+    run.step = run.step.select(chosen)
+    run.scores.select(chosen)
+    run._rows, run.held = list(rows), [ids[place] for place in chosen]
+    if isinstance(run.step, ArrayStep):
+        run.step.array.block_size = block_size
 
 
 def put_values(run: Progress, epochs: int = 0) -> None:
@@ -75,7 +112,7 @@ def put_values(run: Progress, epochs: int = 0) -> None:
     """
     trainer = run.trainer
     replanned = trainer.asked.budgets.keys() if epochs != run.settings.epochs else set()
-    for place, member in enumerate(run.members.active):
+    for place, member in zip(run.rows, run.members.active, strict=True):
         if member.id in trainer.asked.changed or member.id in replanned:
             span = editing.Span(trainer.budget(member.id), trainer.batches(run.group))
             names = trainer.asked.changed.pop(member.id, ())
@@ -116,11 +153,14 @@ def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
     return keep
 
 
-def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def _replanned(run: Progress, state: Mapping[str, Any], held: Sequence[int]) -> Mapping[str, Any]:
     """The state of the step, with the lr schedules of a run of as many epochs as are wanted now.
 
     A schedule that spans the run (cosine without t_max, say) goes on as if so many had been planned from the start. Any
     other is left alone.
+
+    Args:
+        held: per row of the step, its variant.
     """
     epochs, before = run.settings.epochs, int(state.get("epochs", run.settings.epochs))
     phases = run.settings.family.phases
@@ -133,19 +173,20 @@ def _replanned(run: Progress, state: Mapping[str, Any]) -> Mapping[str, Any]:
         return step
     with warnings.catch_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")
-        _go_on(run, state, "steps" if by_step(rows[0]) else "epoch")
+        _go_on(run, state, held, "steps" if by_step(rows[0]) else "epoch")
     fresh = run.step.state(states.MEMBERS in step) if isinstance(run.step, ArrayStep) else run.step.state()
     return states.planned_anew(step, fresh, bool({"optimizer", "decay_on"} & set(renewed)))
 
 
-def _go_on(run: Progress, state: Mapping[str, Any], unit: str) -> None:
+def _go_on(run: Progress, state: Mapping[str, Any], held: Sequence[int], unit: str) -> None:
     """Let lr schedules that are at their start go as far as the members have trained.
 
     Args:
+        held: per row of the step, its variant.
         unit: what they count, "steps" or "epoch".
     """
     begun = {page[0]: first for page, first in zip(state["members"]["pages"], _begun(state), strict=True)}
-    counts = [int(state[unit]) - begun[v][1 if unit == "steps" else 0] for v in state["ids"]]
+    counts = [int(state[unit]) - begun[v][1 if unit == "steps" else 0] for v in held]
     if unit == "steps":
         counts = [updates(run.group.rows[0], count, run.trainer.batches(run.group)) for count in counts]
     for number in range(max(counts)):

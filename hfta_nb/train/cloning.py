@@ -70,19 +70,23 @@ def apart(run: Progress, variant: int, planned: Group) -> str:
 
 
 def _join(run: Progress, source: int, request: Clone, planned: Group) -> None:
-    """The clone is the last member of its source's array."""
+    """The clone is the last member of its source's array, in the first row that is nobody's or in one more."""
     step, variant, row = run.step, planned.variants[0], planned.rows[0]
     assert isinstance(step, ArrayStep)  # `apart` has seen to it
-    members = len(run.members.ids)
-    places = [*range(members), source]
+    rows, places = run.rows, list(range(len(step)))
+    own = next((place for place in places if place not in rows), len(step))
+    places[own : own + 1] = [rows[source]]
     made = step.select(places)
     if "seed" in request.changes:
-        made.array.generators.keep(members, seeded_state(variant.seed, run.settings.device))
+        made.array.generators.keep(own, seeded_state(variant.seed, run.settings.device))
     if run.members.active[source].row != row:
-        editing.set_values(made, members, row, span_of(run.trainer, planned, variant.id), tuple(request.changes))
+        editing.set_values(made, own, row, span_of(run.trainer, planned, variant.id), tuple(request.changes))
+    if run._rows is not None:
+        run._rows = made.due = [*rows, own]
+        run.held[own : own + 1] = [variant.id]
     run.step = made
     run.scores.select(places)
-    run.members.clone(source, variant.id, row, made.narrower(members))
+    run.members.clone(source, variant.id, row, made.narrower(own))
     group = run.group
     run.group = replace(
         group,
@@ -139,6 +143,7 @@ def _state(
     state: dict[str, Any] = copy.deepcopy(on_host(dict(source)))
     variant, own = planned.variants[0], planned.rows[0]
     state["ids"] = [variant.id]
+    state.pop("wide", None)  # the clone's array is its own
     state["members"] |= {"pages": [[variant.id, repr(math.nan), 0, 0]], "patient": [repr(math.nan)]}
     state["renewed"] = [name for name in ("optimizer", "decay_on", "lr_scheduler") if row[name] != own[name]]
     if row["batch_size"] != own["batch_size"]:

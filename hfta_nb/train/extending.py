@@ -65,7 +65,7 @@ def _replan(trainer: Schedule, run: Progress | None, variants: list[int]) -> Non
     for variant in variants:
         at = run.members.ids.index(variant)
         span = cloning.span_of(trainer, run.group, variant)
-        editing.set_values(run.step, at, run.members.active[at].row, span)
+        editing.set_values(run.step, run.rows[at], run.members.active[at].row, span)
     if isinstance(run.step, ArrayStep):
         run.step.plan(run.settings.compiling, float(run.budget * (run.length or 0)))
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import DataError, HftaError, MemberError, StoreError, out_of_memory
 from hfta_nb.events import Event
 from hfta_nb.plan import Group
 from hfta_nb.step import ArrayStep, PlainStep
+from hfta_nb.train import aside
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
 
@@ -55,16 +57,35 @@ def failure_of(run: Progress, error: Exception) -> Failure | None:
         place = 0
     elif not isinstance(run.step, ArrayStep):
         return None
-    return None if place is None else noted(run.trainer, run.members.ids[run.rows.index(place)], error)
+    if place is None:
+        return None
+    return noted(run.trainer, run.members.ids[run.rows.index(place)] if place in run.rows else run.held[place], error)
 
 
 def of_nobody(run: Progress, error: Exception) -> bool:
-    """Whether a member has raised that trains no more, in an array that has not been cut down yet; now it is."""
+    """Whether a row has raised that is no member's: it goes, or is a copy of a member from now on.
+
+    A copy that raises as well before it has made a step does what that member would do.
+    """
     place = error.member if isinstance(error, MemberError) else None
     if place is None or place in run.rows or not run.whole:
         return False
-    run.settle()
+    if not run.settings.deterministic:
+        run.settle()
+    elif (whose := run.held[place]) in run.members.ids and run.filled == run.steps:
+        return False
+    else:
+        rows = dict(zip(run.members.ids, run.rows, strict=True))
+        shape = _arguments(run, whose)  # of an array of unlike members, each architecture is there as long as it can be
+        alike = (row for variant, row in rows.items() if _arguments(run, variant) == shape)
+        run.fill(place, rows[whose] if whose in rows else next(alike, run.rows[0]))
+        run.filled = run.steps
     return True
+
+
+def _arguments(run: Progress, variant: int) -> Mapping[str, Any]:
+    group, place = aside.find(run.trainer, run, variant)
+    return group.arguments[place]
 
 
 def unbuilt(trainer: Schedule, group: Group, error: Exception) -> Failure | None:

@@ -139,7 +139,7 @@ class GroupRun(Progress):
         most = self.settings.steps_per_epoch
         if most is not None and self.batch >= most:
             return None
-        seeds, behind = order = self._order_seeds(), self.spread([m.first_pass for m in self.members.active])
+        seeds, behind = order = self._order_seeds(), [page.first_pass for page in self.pages]
         while True:
             if self._stream is None or order != self._stream_order:  # a pass begins, or other members train
                 self._prepare()
@@ -156,14 +156,14 @@ class GroupRun(Progress):
 
     def _order_seeds(self) -> list[int]:
         """Per row of the step, the seed of the order of its member's data."""
-        rows = self.spread([m.row["data_seed"] for m in self.members.active])
+        rows = [page.row["data_seed"] for page in self.pages]
         return [self.settings.seed if seed is None else int(seed) for seed in rows]
 
     def _prepare(self) -> None:
         """Make the next batches as the active members want them augmented and standardised."""
-        active = self.spread(self.members.active)
-        behind = [m.first_pass for m in active]
-        self.source.prepare = self.augmenting.of([m.row for m in active], self._order_seeds(), behind)
+        pages = self.pages
+        behind = [page.first_pass for page in pages]
+        self.source.prepare = self.augmenting.of([page.row for page in pages], self._order_seeds(), behind)
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         tuning = isinstance(self.step, ArrayStep) and self.step.trying
@@ -175,10 +175,9 @@ class GroupRun(Progress):
                 self.scores.begin(self.batch)
                 self.step.train(*batch.inputs, keep=self.scores)
         except Exception as error:
-            self.place -= 1  # of this batch no step has been made
+            self.place, self._stream = self.place - 1, None  # of this batch no step has been made
             self.whole = getattr(self.step, "whole", True)
             if failures.of_nobody(self, error):
-                self._stream = None
                 return
             failure = failures.failure_of(self, error)
             if failure is None:
@@ -363,7 +362,7 @@ class GroupRun(Progress):
         many = slots.refills(self) and self.group.architectures > 1  # trials are short, and each would be built twice
         wanted = self.settings.measure and self.resume is None and not many
         places = [member.slot for member in self.members.active]
-        return probe_of(self.step, self.group, places, self.settings) if wanted else None
+        return probe_of(self.step, self.group, places, self.rows, self.settings) if wanted else None
 
 
 def position_of(state: Mapping[str, Any] | None) -> tuple[int, float, int]:

@@ -43,6 +43,9 @@ def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
     run.forget()
     let_go(device)
     needed, free = group.fixed_bytes + len(ids) * group.memory_bytes, free_bytes(device)
+    if len(ids) == 1 and state is not None and _rows(state) > 1:
+        yield from _narrowed(trainer, group, ids, state, unsaved, reason)
+        return
     if len(ids) == 1:
         yield from _fail(trainer, group, ids[0], stage, reason, needed, free, unsaved)
         return
@@ -71,6 +74,28 @@ def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:
         yield ev.CheckpointSaved(time.time(), group.index, int(state["epoch"]) if state else 0, path)
 
 
+def _narrowed(
+    trainer: Schedule,
+    group: Group,
+    ids: list[int],
+    state: Mapping[str, Any],
+    unsaved: Mapping[WeightsOf, Any],
+    reason: str,
+) -> Iterator[Event]:
+    """The last member of an array goes on without the rows that others have left, which a deterministic study keeps."""
+    own = replace(group.half(ids, group.index, group.reason), fitted=True)
+    gone = [v for v in group.ids if v not in ids]
+    ended = [group.part(gone, trainer.free_index, "ended before others of the array")] if gone else []
+    states = _cut(trainer, group, state, [ids])
+    trainer.replace(group, [*ended, own])
+    trainer.put_first([own], states)
+    yield ev.PlanMade(time.time(), trainer.records())
+    yield ev.MemberChanged(time.time(), ids[0], ev.WAITING, f"to train without rows that others have left: {reason}")
+    if trainer.save is not None:
+        path = trainer.checkpoint(group, None, unsaved)
+        yield ev.CheckpointSaved(time.time(), group.index, int(state["epoch"]), path)
+
+
 def _fail(
     trainer: Schedule,
     group: Group,
@@ -88,11 +113,17 @@ def _fail(
         yield ev.CheckpointSaved(time.time(), group.index, 0, trainer.checkpoint(group, None, unsaved))
 
 
+def _rows(state: Mapping[str, Any]) -> int:
+    """Rows of the array that a state is of."""
+    return int(state["wide"]["members"]) if "wide" in state else len(state.get("held", state["ids"]))
+
+
 def _cut(
     trainer: Schedule, group: Group, state: Mapping[str, Any], parts: Sequence[Sequence[int]]
 ) -> list[dict[str, Any]]:
     """The state of each part of an array, taken out of the whole's on the host."""
-    settings = replace(trainer.settings, device=torch.device("cpu"), measure=False)
+    # Each part is as wide as its members are many, in a deterministic study too: memory has run out.
+    settings = replace(trainer.settings, device=torch.device("cpu"), measure=False, deterministic=False)
     host = Schedule(settings, [group], Control(), prepare=trainer.prepare)
     run = GroupRun(host, group, state)
     try:

@@ -118,7 +118,8 @@ def _combined(run: Progress, joiner: Joiner) -> tuple[Progress, Group, ArrayStep
             places = regrouping.places_of(run, joiner)
             group = joiner.group([variant for variant in places if variant is not None])
             ids = {variant.id for _, variant in joiner.found}
-            origins = {v: Origin(other.step, place) for place, v in enumerate(other.members.ids) if v in ids}
+            there = zip(other.members.ids, other.rows, strict=True)
+            origins = {v: Origin(other.step, row) for v, row in there if v in ids}
             return other, group, regrouping.step_of(run, joiner, group, places, origins), places
     except Exception as error:  # they train one after another, as they would have
         if isinstance(error, StoreError) or not (out_of_memory(error) or isinstance(error, HftaError)):

@@ -45,9 +45,9 @@ def _exchange(run: Progress, step: ArrayStep, target: int, source: int, changes:
     dst, src = ids.index(target), ids.index(source)
     before, arguments = run.members.active[dst].row, _arguments(run.group, target)
     row = {**run.members.active[src].row, **{name: before[name] for name in OWN}, **changes}
-    editing.copy_member(step, src, dst)
+    editing.copy_member(step, run.rows[src], run.rows[dst])
     if changes:
-        editing.set_values(step, dst, row, span_of(trainer, run.group, target), tuple(changes))
+        editing.set_values(step, run.rows[dst], row, span_of(trainer, run.group, target), tuple(changes))
     told = {name: value for name, value in row.items() if before[name] != value}
     told |= {name: v for name, v in _arguments(run.group, source).items() if arguments.get(name) != v}
     run.members.active[dst].row = row

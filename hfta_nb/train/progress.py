@@ -93,8 +93,10 @@ class Progress:
         self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
         self._stream: Iterator[Batch] | None = None
         self._stream_order: tuple[list[int], list[int]] = ([], [])  # of its members' data
-        self._rows: list[int] | None = None  # of the members, in a step that is still to be cut down to them
+        self._rows: list[int] | None = None  # of the members, in a step that has others, which are of nobody
         self.held: list[int] = []  # the variants that such a step has
+        self.gone: dict[int, MemberRecord] = {}  # of these, those that train no more
+        self.filled = -1  # the steps that were done when a row that is nobody's was last filled
         self.told = 0  # steps of this epoch whose losses have been told
         self.samples = 0
         self.last_told = time.perf_counter()
@@ -118,17 +120,32 @@ class Progress:
 
     @property
     def rows(self) -> list[int]:
-        """Where the members that still train are in the step, which has more until it is cut down to them."""
+        """Where the members that still train are in the step, which may have more: see `settle`."""
         return list(range(len(self.members.ids))) if self._rows is None else self._rows
 
-    def spread(self, values: Sequence[T]) -> list[T]:
-        """One value per row of the step, from one per member that still trains; other rows get that of the first."""
+    def spread(self, values: Sequence[T], others: Sequence[T] = ()) -> list[T]:
+        """One value per row of the step, from one per member that still trains; other rows get that of the first.
+
+        Args:
+            others: per row, what it gets instead if it is nobody's.
+        """
         if self._rows is None:
             return list(values)
-        found = [values[0]] * len(self.step)
+        found = list(others) or [values[0]] * len(self.step)
         for row, value in zip(self._rows, values, strict=True):
             found[row] = value
         return found
+
+    @property
+    def pages(self) -> list[MemberRecord]:
+        """Per row of the step, who says on what data it trains: that of its own, as far as it has been a member's.
+
+        If all had the data of the first in a deterministic study, members might share it that had their own before.
+        """
+        active = self.members.active
+        if self._rows is None or not self.settings.deterministic:
+            return self.spread(active)
+        return self.spread(active, [self.gone.get(variant, active[0]) for variant in self.held])
 
     def left(self, member: MemberRecord) -> int:
         """Epochs that a member still trains."""
@@ -139,7 +156,7 @@ class Progress:
         s = self.settings
         training, _ = s.family.scores_for(s.data)
         steps = self.length or UNKNOWN_STEPS
-        return EpochScores(training, self.metrics, steps, len(self.members.ids), s.score_dtype, s.device)
+        return EpochScores(training, self.metrics, steps, len(self.step), s.score_dtype, s.device)
 
     # Telling.
 
@@ -212,7 +229,7 @@ class Progress:
         """Members end: the array goes on without them.
 
         Args:
-            hold: it is cut down to the others by `settle` only, or by whatever puts others in their places.
+            hold: their rows go by `settle` only, or by whatever puts others in their places.
         """
         gone = [v for v in ids if v in self.members.ids]
         if not gone:
@@ -222,11 +239,12 @@ class Progress:
             self.keep_last(gone)
         if self._rows is None:
             self.held = list(self.members.ids)
+        self.gone |= {m.id: m for m in self.members.active if m.id in gone}
         rows = self.rows
         self._rows = [rows[i] for i in keep]
         if not hold:
             self.settle()
-        elif isinstance(self.step, ArrayStep):
+        if isinstance(self.step, ArrayStep):
             self.step.due = self._rows
         yield from self.members.leave(gone, keep, state, reason, detail)
 
@@ -248,12 +266,29 @@ class Progress:
             self.keep_weights(dict.fromkeys(begun, LAST))
 
     def settle(self) -> None:
-        """Cut the array down to the members that still train."""
-        rows, self._rows = self._rows, None
+        """Cut the array down to the members that still train; a deterministic study keeps all rows.
+
+        Kernels round otherwise for another number of members. A row that is nobody's trains on.
+        """
+        rows = self._rows
+        if self.settings.deterministic and rows:
+            return
+        self._rows = None
         if rows and len(rows) < len(self.step):
-            self.step = self.step.select(rows)
-            self.scores.select(rows)
-            self.recording_cost.begin()
+            self._choose(rows)
+
+    def fill(self, row: int, source: int) -> None:
+        """Let a row that is nobody's be a copy of a member's row."""
+        self.held[row] = self.held[source]
+        self._choose([source if place == row else place for place in range(len(self.step))])
+
+    def _choose(self, rows: Sequence[int]) -> None:
+        due = getattr(self.step, "due", None)
+        self.step = self.step.select(rows)
+        self.scores.select(rows)
+        self.recording_cost.begin()
+        if isinstance(self.step, ArrayStep) and self._rows is not None:
+            self.step.due = due
 
     # Checkpoints.
 
@@ -285,12 +320,19 @@ class Progress:
         return self.state(), unsaved
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given."""
+        """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given.
+
+        In a deterministic study it says how many rows the array has, so that it goes on with the same kernels.
+        """
         if ids is None:
             self.settle()
-        step, scores, kept = self.step, self.scores, list(self.members.ids)
+        step, scores, kept, rows = self.step, self.scores, list(self.members.ids), self.rows
+        told: dict[str, Any] = {} if self._rows is None else {"held": list(self.held), "rows": list(rows)}
         if ids is not None:
-            places = [row for row, v in zip(self.rows, kept, strict=True) if v in ids]
+            places = [row for row, v in zip(rows, kept, strict=True) if v in ids]
+            told = {}
+            if self.settings.deterministic and isinstance(step, ArrayStep) and len(step) > len(places):
+                told["wide"] = {"rows": places, "members": len(step), "block_size": step.array.block_size}
             step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
             scores.select(places)
         return {
@@ -304,6 +346,7 @@ class Progress:
             "ending": self.ending,
             "judged": self.judged,
             "ids": kept,
+            **told,
             "scores": scores.state(),
             "members": self.members.state(ids),
             "step": step.state(),

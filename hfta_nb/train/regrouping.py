@@ -30,7 +30,7 @@ def keeps(run: Progress, members: int, left: int) -> bool:
     """
     s, places, length = run.settings, len(run.step), run.length or 0
     if not members or s.deterministic or s.strategy != "measured":  # as wide as a run that is interrupted
-        return False
+        return bool(members) and s.deterministic
     cost = run.recording_cost.steps(length)
     return members >= ALPHA * places or (places - members) * left * length < cost * places
 
@@ -97,7 +97,9 @@ def step_of(
     made = _built(run, group, group)
     recomposed(made, [Origin(old, kept[v]) if v in kept else begun.get(v) for v in group.ids])
     made.steps, made.planned = old.steps, old.planned
-    return made
+    if not run.settings.deterministic:
+        return made
+    return made.select([0 if variant is None else group.ids.index(variant) for variant in places])
 
 
 def _built(run: Progress, part: Group, group: Group) -> ArrayStep:
@@ -116,11 +118,13 @@ def joined(
     trainer, new, in_place = run.trainer, [variant.id for _, variant in joiner.found], step is run.step
     taken_off(trainer, joiner.found)
     taken = [row for row, variant in enumerate(places) if variant is not None]
-    run.step, run._rows = step, taken if in_place and len(taken) < len(step) else None
+    run.step, run._rows = step, taken if len(taken) < len(step) else None
     step.due = run._rows
     if in_place:
         run.held = [before if v is None else v for before, v in zip(run.held, places, strict=True)]
         group = replace(group, likes=run.group.likes)
+    else:
+        run.held = [group.ids[0] if v is None else v for v in places]
     regroup(run, group, done)
     if not in_place:
         run.scores = run.new_scores()

@@ -83,13 +83,15 @@ class SpeedProbe:
             torch.cuda.synchronize(self.device)
 
 
-def probe_of(step: Step, group: Group, places: Sequence[int], settings: Settings) -> SpeedProbe | None:
+def probe_of(
+    step: Step, group: Group, places: Sequence[int], rows: Sequence[int], settings: Settings
+) -> SpeedProbe | None:
     """What times an array's first steps; None where there is no array, or no memory for plain modules beside it.
 
     Args:
         step: the array's.
         group: its variants.
-        places: of the members that it still has, where they are in the group.
+        places, rows: of the members that it still has, where they are in the group and in the step.
         settings: of the run.
     """
     if not isinstance(step, ArrayStep) or not places:  # all were stopped before they began
@@ -99,9 +101,9 @@ def probe_of(step: Step, group: Group, places: Sequence[int], settings: Settings
     twins = []
     try:
         for member, count in _architectures(group, places).items():
-            generators = MemberGenerators([dict(step.array.generators.states[member])], settings.device)
+            generators = MemberGenerators([dict(step.array.generators.states[rows[member]])], settings.device)
             row, how = group.rows[places[member]], (settings.epochs, generators, settings.precision, length)
-            twins.append((PlainStep(step.array[member], row, objective, metrics, *how), count))
+            twins.append((PlainStep(step.array[rows[member]], row, objective, metrics, *how), count))
     except Exception as error:
         if not out_of_memory(error):
             raise

@@ -172,7 +172,7 @@ def _set(trainer: Schedule, run: Progress | None, request: Set) -> Iterator[Even
     editing.check(old, row, span)
     if found == TRAINING and run is not None:
         at = run.members.ids.index(variant)
-        editing.set_values(run.step, at, row, span, tuple(changes))
+        editing.set_values(run.step, run.rows[at], row, span, tuple(changes))
         run.members.active[at].row = row
     elif found != WAITING:
         trainer.asked.change(variant, changes)

@@ -275,7 +275,8 @@ def test_recording_costs_what_the_first_epoch_takes_more_than_later_ones() -> No
 
 def test_who_raises_without_training_any_more_is_cut_off() -> None:
     cut: list[int] = []
-    run: Any = SimpleNamespace(rows=[0, 2], whole=True, settle=lambda: cut.append(1))
+    usual = SimpleNamespace(deterministic=False)
+    run: Any = SimpleNamespace(rows=[0, 2], whole=True, settle=lambda: cut.append(1), settings=usual)
     assert failures.of_nobody(run, MemberError("raised").of(1))
     assert cut == [1]
     assert not failures.of_nobody(run, MemberError("raised").of(2))

@@ -1,0 +1,52 @@
+"""A search that is killed at random moments and followed by another process meanwhile ends as if nothing had been."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import hfta_nb as hfta
+from hfta_nb import events as ev
+from hfta_nb.store import Store
+from tests.attack import kills
+from tests.frames import steady
+
+pytestmark = pytest.mark.long
+
+ROOT = Path(__file__).resolve().parents[2]
+LONGEST_S = 30.0
+"""A look at a run takes less, also on a busy machine."""
+
+
+@pytest.mark.parametrize(("count", "epochs", "seed"), [(10, 6, 0), (40, 12, 1)])
+def test_a_search_that_is_killed_and_followed(tmp_path: Path, count: int, epochs: int, seed: int) -> None:
+    whole, place, looks = kills.make(tmp_path / "whole", epochs), tmp_path / "run", 0
+    for _ in whole.run():
+        pass
+    command = [sys.executable, "-m", "tests.attack.kills", str(place), str(count), str(epochs), str(seed)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as running:
+        while running.poll() is None:
+            if Store(place).exists:
+                begin_s = time.monotonic()
+                seen = hfta.Study.load(place)
+                if seen.history.members:  # without, the run has been written down and has not begun
+                    assert len(seen.results()) <= len(seen.variants)
+                assert all(m.state for m in seen.history.members.values())
+                assert time.monotonic() - begin_s < LONGEST_S
+                looks += 1
+            time.sleep(0.05)
+        told, errors = running.communicate()
+    assert errors == ""
+    assert int(told) >= count // 2  # some meet a search that has ended
+    assert looks > count
+    found = hfta.Study.load(place)
+    assert found.history.state == ev.COMPLETE
+    assert [t.params for t in found.optuna.trials] == [t.params for t in whole.optuna.trials]
+    assert [t.state for t in found.optuna.trials] == [t.state for t in whole.optuna.trials]
+    pd.testing.assert_frame_equal(steady(found.results()), steady(whole.results()), check_exact=True)
