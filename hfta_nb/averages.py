@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hfta_nb import events as ev
+from hfta_nb.border import TEXTS, takes
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Json
 from hfta_nb.grid import show
@@ -61,6 +62,7 @@ class Average:
         return [v for v in (m.at_best(metric) for m in self.members) if math.isfinite(v)]
 
 
+@takes(StudyError, over=TEXTS)
 def averages(history: History, over: str | Sequence[str]) -> list[Average]:
     """Group the members of a run by all axes except `over`, best mean of the monitored metric first.
 

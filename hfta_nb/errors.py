@@ -98,11 +98,22 @@ def _rebuild(cls: type[HftaError], state: dict[str, object], args: tuple[object,
 
 
 def _shown(got: object, limit: int = 200) -> str:
-    """A value on one line; matrices and tables by type and shape."""
-    shape = getattr(got, "shape", None)
-    if isinstance(shape, tuple) and len(shape) > 1:
-        return f"{type(got).__name__} {list(shape)}"
-    text = repr(got)
+    """A value on one line; matrices and tables by type and shape, and what can't be shown by its type.
+
+    Whatever was given: an error about it must not end in another one.
+    """
+    kind = type(got).__name__
+    try:
+        shape = getattr(got, "shape", None)
+        if isinstance(shape, tuple) and len(shape) > 1:
+            return f"{kind} {list(shape)}"
+        text = repr(got)
+    except RecursionError:
+        return f"{kind} within {kind} within {kind}, ..."
+    except Exception as error:  # a person's own __repr__, a whole number of more than 4,300 digits
+        if isinstance(got, int):
+            return f"a whole number of {got.bit_length():,} bits"
+        return f"{kind} ({type(error).__name__} in repr)"
     if "\n" in text:
         text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1] + "…"

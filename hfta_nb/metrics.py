@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hfta_nb import frechet
 from hfta_nb.accumulators import Factory, collected, is_of_function, of_torchmetrics
+from hfta_nb.border import FLAG, FUNCTION, check
 from hfta_nb.directions import direction_of, more_is_better
 from hfta_nb.errors import FamilyError
 from hfta_nb.losses import IGNORED, classes_last, prediction
@@ -56,6 +57,8 @@ class Metric:
     additive: bool = False
 
     def __post_init__(self) -> None:
+        check(FamilyError, "Metric", vars(self), function=FUNCTION, finish=FUNCTION.or_none,
+              accumulator=FUNCTION.or_none, additive=FLAG)  # fmt: skip
         object.__setattr__(self, "maximize", self.maximizes)
 
     @property

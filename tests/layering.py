@@ -19,7 +19,7 @@ FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
 _RECIPE = {"errors", "accumulators", "directions", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
-_RECIPE |= {"phases", "training_axes"}
+_RECIPE |= {"border", "phases", "training_axes"}
 _TRAINING = {*_RECIPE, "array", "memory", "recipes", "optim", "step", "plan"}
 _HEADLESS = {
     *_TRAINING,
@@ -39,6 +39,7 @@ _HEADLESS = {
     "pace",
     "plain_text",
     "tables",
+    "border",
 }
 
 TABLE: dict[str, set[str]] = {
@@ -46,12 +47,13 @@ TABLE: dict[str, set[str]] = {
     "errors": {"plain_text"},
     "regular_files": set(),
     "pace": set(),
+    "border": {"errors"},
     "memory": {"errors"},
-    "events": {"errors"},
-    "grid": {"errors", "events", "plain_text"},
+    "events": {"border", "errors"},
+    "grid": {"border", "errors", "events", "plain_text"},
     "history": {"errors", "events", "plain_text"},
-    "search": {"errors", "events", "grid", "regular_files"},
-    "averages": {"errors", "events", "grid", "history"},
+    "search": {"border", "errors", "events", "grid", "regular_files"},
+    "averages": {"border", "errors", "events", "grid", "history"},
     "html": set(),
     "own_lines": set(),
     "broadcasts": {"errors", "members", "own_lines"},
@@ -59,22 +61,22 @@ TABLE: dict[str, set[str]] = {
     "store": {"errors", "events", "plain_text", "regular_files"},
     "telemetry": {"errors", "events"},
     "colors": {"errors", "events", "grid", "history"},
-    "data": {"errors", "members", "own_lines", "regular_files"},
+    "data": {"border", "errors", "members", "own_lines", "regular_files"},
     "augment": {"errors", "events", "grid", "data"},
-    "members": {"errors"},
+    "members": {"border", "errors"},
     "kernels": {"errors", "regular_files", "members"},
     "rules": {"errors", "members", "kernels"},
     "eager": {"errors", "broadcasts", "own_lines", "members", "kernels", "rules"},
     "padded": {"errors", "members", "rules", "eager"},
     "replay": {"errors", "members", "kernels", "rules", "eager"},
-    "array": {"errors", "broadcasts", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
-    "optim": {"errors", "kernels", "array"},
+    "array": {"border", "errors", "broadcasts", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
+    "optim": {"border", "errors", "kernels", "array"},
     "targets": set(),
     "losses": {"errors", "array", "targets"},
     "frechet": set(),
     "accumulators": {"errors", "broadcasts", "own_lines"},
     "directions": {"errors"},
-    "metrics": {"errors", "accumulators", "array", "directions", "losses", "frechet", "targets"},
+    "metrics": {"border", "errors", "accumulators", "array", "directions", "losses", "frechet", "targets"},
     "phases": {"errors", "grid", "losses"},
     "training_axes": {"errors", "events", "grid"},
     "recipes": {*_RECIPE, "html", "members"},
@@ -88,7 +90,7 @@ TABLE: dict[str, set[str]] = {
     "distributed": {"errors", "members", "array", "metrics", "step", "processes"},
     "study": {*_HEADLESS, "crews", "figures"},
     "executors": {"study", "errors", "events", "history", "processes", "crews"},
-    "figures": {"errors", "events", "grid", "history", "colors", "averages"},
+    "figures": {"border", "errors", "events", "grid", "history", "colors", "averages"},
     "callbacks": {"errors", "events", "grid"},
     "ui": {
         "errors",

@@ -21,6 +21,7 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
+from hfta_nb.border import FLAG, ITEMS, TRUTH, instance, takes
 from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import function_call, target_of
@@ -139,6 +140,8 @@ class FusedArray(Adjustable, Answering, Savable):
             return self._calls.forward(given, inputs, call, args if plain else ())
 
     @not_compiled
+    @takes(FusionError, has_aux=TRUTH, scale=instance(Tensor, "a tensor [M]").or_none,
+           only=ITEMS.or_none)  # fmt: skip
     def backward(
         self,
         loss_fn: Callable[..., Any],
@@ -194,6 +197,7 @@ class FusedArray(Adjustable, Answering, Savable):
             return self._calls.backward(asked)
 
     @own_execution
+    @takes(FusionError)
     def losses(self, loss_fn: Callable[..., Any], output: Any, y: Any = None) -> Tensor:
         """Every member's loss for an existing output: the split form of `backward`.
 
@@ -224,6 +228,7 @@ class FusedArray(Adjustable, Answering, Savable):
         return self._losses(loss_fn, output, y)
 
     @own_execution
+    @takes(FusionError)
     @torch.no_grad()
     def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
         """Compute ``function(output, y)`` for each member without gradients, in blocks of `block_size` members.
@@ -335,6 +340,7 @@ class FusedArray(Adjustable, Answering, Savable):
 
     # Methods of nn.Module, applied to the arenas.
 
+    @takes(FusionError, mode=FLAG)
     def train(self, mode: bool = True) -> FusedArray:
         with unseen(self._skeleton):
             super().train(mode)

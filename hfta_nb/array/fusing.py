@@ -12,6 +12,7 @@ from hfta_nb.array.fused import FusedArray
 from hfta_nb.array.lazy import check_settled, copied, has_lazy
 from hfta_nb.array.stack import blueprint, check_members, stack_members
 from hfta_nb.array.storage import take
+from hfta_nb.border import ITEMS, bounded
 from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.model_hooks import check_hooks
@@ -56,10 +57,10 @@ def fuse(
     """
     # The layers of a single `Sequential` are no members.
     single = isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList | FusedArray)
-    if single or not isinstance(modules, Iterable):
+    if single or not ITEMS.holds(modules):
         accepted = "a list of modules, one per member, such as [build() for _ in range(4)]"
         raise FusionError("not a list of modules", where="fuse", got=type(modules).__name__, accepted=accepted)
-    members = list(modules)
+    members = bounded(modules, FusionError, "modules")
     for i, module in enumerate(members):
         if isinstance(module, FusedArray):
             remedy = "join arrays with hfta_nb.join(a, b), or fuse their members: fuse([*a, *b])"
@@ -86,9 +87,9 @@ def fuse(
 
 
 def _seeds(given: Any) -> list[int]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if not ITEMS.holds(given):
         raise FusionError("not a list of seeds", where="seeds", got=given, accepted="a list with one per member")
-    return list(given)
+    return bounded(given, FusionError, "seeds")
 
 
 def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:

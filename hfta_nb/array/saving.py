@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array.extra_states import KEY, extra_states, kept_beside, put_extra_states
+from hfta_nb.border import STATE, TRUTH, takes
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.errors import FusionError
 from hfta_nb.members.generators import MemberGenerators, State
@@ -48,6 +49,7 @@ class Savable(nn.Module):
     def _has_own_extra_state(self) -> bool:
         return type(self._state.skeleton).get_extra_state is not nn.Module.get_extra_state
 
+    @takes(FusionError, state_dict=STATE, strict=TRUTH)
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Load the result of `state_dict`.
 

@@ -12,6 +12,7 @@ from hfta_nb.array.extra_states import kept_beside, put_extra_states
 from hfta_nb.array.lazy import check_settled, copied
 from hfta_nb.array.saving import STREAMS, put_row
 from hfta_nb.array.storage import own_tensors, take
+from hfta_nb.border import bounded, whole
 from hfta_nb.eager import attributes
 from hfta_nb.eager.attributes import Attributes
 from hfta_nb.eager.handlers import install
@@ -48,10 +49,11 @@ def _tensors_of(state: ArrayState, index: int) -> nn.Module:
 
 def numbers(indices: Any, count: int) -> list[Any]:
     """Members in a list, tensor or array of numbers, or of a truth value per member."""
-    given = indices.tolist() if hasattr(indices, "tolist") and not getattr(indices, "is_meta", False) else indices
-    if getattr(indices, "is_meta", False) or isinstance(given, str | bytes) or not isinstance(given, Iterable):
+    lacking = isinstance(indices, Tensor) and (indices.is_meta or indices.layout != torch.strided)
+    given = indices.tolist() if hasattr(indices, "tolist") and not lacking else indices
+    if lacking or isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise FusionError("not a list of members", got=indices, accepted=f"a list of numbers from 0 to {count - 1}")
-    chosen = list(given)
+    chosen = bounded(given, FusionError, "members")
     if not chosen or not all(isinstance(i, bool) for i in chosen):
         return chosen
     if len(chosen) != count:
@@ -253,6 +255,8 @@ def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:
 
 
 def _checked(state: ArrayState, index: int) -> int:
+    if not whole(index):
+        raise FusionError("not a member's number", where="member", got=index, accepted=f"0 to {len(state) - 1}")
     if not -len(state) <= index < len(state):
         raise IndexError(f"member {index} of an array of {len(state)}")
-    return index % len(state)
+    return int(index) % len(state)

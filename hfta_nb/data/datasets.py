@@ -11,9 +11,11 @@ from typing import Any
 import psutil
 from torch.utils.data import IterableDataset, Subset
 
+from hfta_nb.border import takes
 from hfta_nb.data.held import Held
 from hfta_nb.data.items import sample_of, stacked
 from hfta_nb.data.judging import few, is_map_style
+from hfta_nb.data.kinds import KINDS
 from hfta_nb.data.randomness import Randomness
 from hfta_nb.data.samples import Data, Origin, Samples, leaves
 from hfta_nb.data.streams import Stream, classes_of, declared, stream
@@ -24,6 +26,7 @@ SHARE_OF_MEMORY = 0.25
 """The share of free memory that data may take to be kept in memory."""
 
 
+@takes(DataError, **KINDS)
 def from_dataset(
     training: Any,
     validation: Any = None,

@@ -70,7 +70,7 @@ def tensor_of(value: Any, where: str, *, batched: bool) -> Tensor:
         tensor = torch.as_tensor(value)
         if tensor.is_floating_point() and not hasattr(value, "dtype"):  # Python's numbers have the precision of float64
             tensor = torch.as_tensor(value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise DataError("not a tensor, array or number", where=where, got=value, remedy=_remedy(value)) from error
     if tensor.is_nested or tensor.layout != torch.strided:
         remedy = "pad samples to one length, with a mask beside them" if tensor.is_nested else "give x.to_dense()"

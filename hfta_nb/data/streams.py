@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
+from hfta_nb.border import takes
 from hfta_nb.data.held import Held, Reading
 from hfta_nb.data.judging import LOOK_BATCH, is_map_style, judged
+from hfta_nb.data.kinds import KINDS
 from hfta_nb.data.labels import check_spread
 from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
@@ -111,6 +113,7 @@ AnyData: TypeAlias = Data | Stream
 """The data of a study."""
 
 
+@takes(DataError, **KINDS)
 def from_loader(
     training: DataLoader[Any], validation: Any, *, name: str = "own data", task: str | None = None, **facts: int
 ) -> Stream:
@@ -133,6 +136,7 @@ def from_loader(
     return stream(training, validation, name, task, facts)
 
 
+@takes(DataError, **KINDS)
 def from_batches(
     training: Callable[..., Iterable[Any]],
     validation: Any,

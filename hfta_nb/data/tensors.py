@@ -7,14 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.border import takes
 from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
+from hfta_nb.data.kinds import KINDS, SHARE
 from hfta_nb.data.labels import check_spread, classes_in, ignored
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like
 from hfta_nb.errors import DataError
 
 
+@takes(DataError, **KINDS, validation=SHARE)
 def from_tensors(
     x: Any,
     y: Any,
@@ -55,6 +58,7 @@ def from_tensors(
             raise DataError(
                 "not one target per input", where=where, got=f"{_lengths(left)} inputs, {_lengths(right)} targets"
             )
+    _check_alike(x, xv)
     # The model also needs outputs for a class (or word) that occurs in validation only.
     where = f"{name}, labels" if name != "own data" else "labels"
     facts, held = (facts_of(task, *part, num_classes, where) for part in ((x, y), (xv, yv)))
@@ -62,6 +66,27 @@ def from_tensors(
         check_spread([(f"{where} of training", y), (f"{where} of validation", yv)])
     facts |= {k: held[k] for k in ("ignored",) if k in held}
     return Data(name, task, x, y, xv, yv, facts | {k: max(facts[k], held[k]) for k in COUNTED if k in facts})
+
+
+def _check_alike(x: Samples, xv: Samples, where: str = "x_validation") -> None:
+    """Check that a model of the training inputs takes those of validation. Lengths of sequences and sizes of images may
+    differ.
+
+    Raises:
+        DataError: they are made of other parts, or have other axes, features or channels.
+    """
+    if isinstance(x, Tensor) and isinstance(xv, Tensor):
+        fixed = {2: (1,), 4: (1,)}.get(x.ndim, ()) if x.is_floating_point() or x.ndim == 4 else ()
+        if x.ndim != xv.ndim or any(x.shape[axis] != xv.shape[axis] for axis in fixed):
+            raise DataError("inputs of another shape than those of training", where=where, got=list(xv.shape),
+                            accepted=f"as [N, {', '.join(map(str, x.shape[1:]))}]")  # fmt: skip
+        return
+    parts = [dict(s) if isinstance(s, dict) else dict(enumerate(s)) if isinstance(s, tuple) else {} for s in (x, xv)]
+    if type(x) is not type(xv) or parts[0].keys() != parts[1].keys():
+        raise DataError("made of other parts than those of training", where=where, got=list(parts[1]) or "one tensor",
+                        accepted=str(list(parts[0]) or "one tensor"))  # fmt: skip
+    for key, part in parts[0].items():
+        _check_alike(part, parts[1][key], f"{where}[{key!r}]")
 
 
 def check_name(name: str) -> None:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hfta_nb.border import CONFIGURATIONS, SECONDS, takes
 from hfta_nb.errors import EventError, StudyError
 from hfta_nb.events import requests
 from hfta_nb.events.requests import Add, Clone, Delete, Extend, Pause, Pin, Request, Resume, Set, Stop
@@ -108,6 +109,10 @@ class Control:
             raise EventError("not a number of epochs", where="extend", got=epochs, accepted="1, 2, 3, ...")
         self.post(Extend(epochs, _one_or_all(variant), _new_key()))
 
+    @takes(
+        EventError,
+        variants=CONFIGURATIONS,
+    )
     def add(self, variants: Any) -> None:
         """Train further variants in this run. Invalid ones are reported by a `PhaseChanged` event and not trained.
 
@@ -125,6 +130,7 @@ class Control:
             found.append(self._box.get())
         return found
 
+    @takes(EventError, timeout_s=SECONDS)
     def wait(self, timeout_s: float) -> list[Request]:
         """Like `poll`, but wait up to `timeout_s` seconds for the first one."""
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb import colors
 from hfta_nb import events as ev
 from hfta_nb.averages import Average, averages
+from hfta_nb.border import TEXT, takes
 from hfta_nb.errors import StudyError
 from hfta_nb.events import Json
 from hfta_nb.figures.canvas import plain
@@ -157,6 +158,7 @@ def points_of(history: History, metric: str | None, log: Collection[str] = (), f
     return Points(kept, tuple(one for one, _ in finite), tuple(value for _, value in finite), metric, maximize)
 
 
+@takes(StudyError, metric=TEXT.or_none)
 def metric_of(history: History, metric: str | None) -> str:
     """A metric of the run.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from hfta_nb.border import ITEMS, number, takes
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json, tuples
 from hfta_nb.grid.nested import bare_name, check_flat, products
@@ -108,7 +109,7 @@ class AxisSpec:
         accepted = "whole numbers" if whole else "numbers"
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise GridError("not a number", where=self.name, got=value, accepted=accepted)
-        if not math.isfinite(value):
+        if not number(value) or not math.isfinite(value):  # whole numbers may be beyond a float
             raise GridError("not a finite number", where=self.name, got=value, accepted=accepted)
         if whole and isinstance(value, float) and not value.is_integer():
             raise GridError("not a whole number", where=self.name, got=value, accepted="whole numbers")
@@ -121,7 +122,7 @@ class AxisSpec:
     def _integers(self, value: Json) -> tuple[int, ...]:
         if isinstance(value, str):  # as on a command line, where a comma separates the values of an axis
             texts = value.split("/")
-            value = tuple(int(text) if text.strip().isdigit() else text for text in texts)
+            value = tuple(int(text) if (text.strip().isascii() and text.strip().isdigit()) else text for text in texts)
         numbers = value if isinstance(value, tuple) else (value,)
         whole = all(type(number) is int and number >= (self.low or 0) for number in numbers)
         if not (numbers and whole) or list(numbers) != sorted(set(numbers)):  # type: ignore[type-var]
@@ -185,6 +186,7 @@ class Grid:
         ['#0 lr=0.001, width=8', '#1 lr=0.01, width=16']
     """
 
+    @takes(GridError)
     def __init__(self, axes: Mapping[str, Any] | Grid | Iterable[Any] | None = None) -> None:
         self.product: dict[str, tuple[Json, ...]] | None = None
         self.listed: tuple[dict[str, Json], ...] = ()
@@ -205,12 +207,14 @@ class Grid:
             )
 
     @classmethod
+    @takes(GridError, listed=ITEMS)
     def of(cls, listed: Iterable[Mapping[str, Json]]) -> Grid:
         """A grid of these configurations only, which may repeat."""
         found = cls()
         found.product = None
         return found.plus(listed)
 
+    @takes(GridError, listed=ITEMS)
     def plus(self, listed: Iterable[Mapping[str, Json]]) -> Grid:
         """This grid with further configurations, which may repeat."""
         found, more = Grid(self), list(listed)
@@ -261,7 +265,7 @@ def configurations(given: Any) -> tuple[dict[str, Json], ...]:
     """
     one = isinstance(given, Mapping) or (dataclasses.is_dataclass(given) and not isinstance(given, type))
     what = "a dict of axes to values, or a list of configurations (dicts or instances of a dataclass)"
-    if isinstance(given, str) or not (one or isinstance(given, Iterable)):
+    if not (one or ITEMS.holds(given)):
         raise GridError("not a grid", where="grid", got=given, accepted=what)
     found = []
     for config in [given] if one else itertools.islice(given, MAX_VARIANTS + 1):

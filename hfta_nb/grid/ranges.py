@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import numbers
 
+from hfta_nb.border import NUMBER, WHOLE, takes
 from hfta_nb.errors import GridError
 
 MAX_VARIANTS = 10_000
 """A larger grid is probably a typing mistake."""
 
 
+@takes(GridError, start=NUMBER, stop=NUMBER, count=WHOLE)
 def linspace(start: float, stop: float, count: int) -> tuple[float, ...]:
     """`count` evenly spaced numbers from `start` to `stop`, both included."""
     _check_range(start, stop, count)
@@ -19,6 +21,7 @@ def linspace(start: float, stop: float, count: int) -> tuple[float, ...]:
     return tuple(_tidy(start + (stop - start) * i / (count - 1)) for i in range(count))
 
 
+@takes(GridError, start=NUMBER, stop=NUMBER, count=WHOLE)
 def logspace(start: float, stop: float, count: int) -> tuple[float, ...]:
     """`count` numbers from `start` to `stop`, both included, each the same multiple of the one before.
 
@@ -40,6 +43,7 @@ class Integers(tuple[int, ...]):
     step: int
 
 
+@takes(GridError, start=WHOLE, stop=WHOLE, step=WHOLE)
 def integers(start: int, stop: int, step: int = 1) -> Integers:
     """The whole numbers from `start` to `stop`, both included, `step` apart."""
     if not all(map(_whole, (start, stop, step))) or step < 1 or stop < start:
@@ -50,6 +54,7 @@ def integers(start: int, stop: int, step: int = 1) -> Integers:
     return found
 
 
+@takes(GridError, count=WHOLE, start=WHOLE)
 def seeds(count: int, start: int = 0) -> tuple[int, ...]:
     """`count` consecutive seeds."""
     _check_count(count)

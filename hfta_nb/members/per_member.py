@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.border import bounded
 from hfta_nb.errors import FusionError
 
 
@@ -70,7 +71,7 @@ def in_full(value: Any) -> Any:
     Whatever a person gives passes through here where it comes in: it is read more than once, as for each member.
     """
     if isinstance(value, Iterator | KeysView | ValuesView | ItemsView):
-        return [in_full(v) for v in value]
+        return [in_full(v) for v in bounded(value, FusionError, "an iterator")]
     if type(value) in (list, tuple):
         found = [in_full(v) for v in value]
         same = all(new is old for new, old in zip(found, value, strict=True))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least, pair
+from hfta_nb.optim.values import DECAY, FLAG, LR, HostColumn, Kind, at_least, pair
 
 
 class Adafactor(MemberOptimizer):
@@ -40,7 +40,7 @@ class Adafactor(MemberOptimizer):
         "beta2_decay": Kind("at most 0", lambda v: v <= 0),
         "eps": pair("a pair, each at least 0, or None for the first", lambda v: v >= 0, words=(None,)),
         "d": at_least(1.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "maximize": FLAG,
     }
 

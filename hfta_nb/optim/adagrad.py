@@ -11,7 +11,7 @@ from torch import Tensor
 from hfta_nb.optim.elementwise import add_, addcdiv_, addcmul_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least
+from hfta_nb.optim.values import DECAY, FLAG, LR, HostColumn, Kind, at_least
 
 
 class Adadelta(FlatOptimizer):
@@ -38,7 +38,7 @@ class Adadelta(FlatOptimizer):
         "lr": LR,
         "rho": Kind("from 0 to 1", lambda v: 0 <= v <= 1),
         "eps": at_least(0.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "maximize": FLAG,
     }
 
@@ -100,7 +100,7 @@ class Adagrad(FlatOptimizer):
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "lr_decay": at_least(0.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "initial_accumulator_value": at_least(0.0),
         "eps": at_least(0.0),
         "maximize": FLAG,
@@ -166,7 +166,7 @@ class RMSprop(FlatOptimizer):
         "lr": LR,
         "alpha": at_least(0.0),
         "eps": at_least(0.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "momentum": at_least(0.0),
         "centered": FLAG,
         "maximize": FLAG,

@@ -18,7 +18,7 @@ from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused import FusedCalls, rows_of, settings_of
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
 from hfta_nb.optim.segments import Segment, pass_of
-from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
+from hfta_nb.optim.values import BETAS, DECAY, FLAG, LR, HostColumn, Kind, at_least, power
 
 
 class Adam(FlatOptimizer):
@@ -52,7 +52,7 @@ class Adam(FlatOptimizer):
         "lr": LR,
         "betas": BETAS,
         "eps": at_least(0.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "amsgrad": FLAG,
         "maximize": FLAG,
         "decoupled_weight_decay": FLAG,

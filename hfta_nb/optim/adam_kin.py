@@ -13,7 +13,7 @@ from hfta_nb.optim.adam import moment_numbers, shrink, update_moments
 from hfta_nb.optim.elementwise import add_, addcdiv_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.values import BETAS, FLAG, LR, HostColumn, Kind, at_least, power
+from hfta_nb.optim.values import BETAS, DECAY, FLAG, LR, HostColumn, Kind, at_least, power
 
 
 class Adamax(FlatOptimizer):
@@ -36,7 +36,7 @@ class Adamax(FlatOptimizer):
         "lr": LR,
         "betas": BETAS,
         "eps": at_least(0.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "maximize": FLAG,
     }
 
@@ -94,7 +94,7 @@ class NAdam(FlatOptimizer):
         "lr": LR,
         "betas": BETAS,
         "eps": at_least(0.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "momentum_decay": at_least(0.0),
         "decoupled_weight_decay": FLAG,
         "maximize": FLAG,
@@ -169,7 +169,7 @@ class RAdam(FlatOptimizer):
         "lr": LR,
         "betas": BETAS,
         "eps": at_least(0.0),
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "decoupled_weight_decay": FLAG,
         "maximize": FLAG,
     }

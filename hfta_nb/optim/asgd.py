@@ -12,7 +12,7 @@ from torch import Tensor
 from hfta_nb.optim.elementwise import add_, ascended, choose, decayed
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least, power
+from hfta_nb.optim.values import DECAY, FLAG, LR, NUMBER, HostColumn, Kind, power
 
 
 class ASGD(FlatOptimizer):
@@ -42,7 +42,7 @@ class ASGD(FlatOptimizer):
         "lambd": NUMBER,
         "alpha": NUMBER,
         "t0": NUMBER,
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "maximize": FLAG,
     }
 

@@ -13,14 +13,18 @@ import torch
 from torch import Tensor
 
 from hfta_nb.array import in_full, not_compiled
+from hfta_nb.border import FUNCTION, ITEMS, TRUTH, Kind, bounded, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.group_values import GroupValues
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
 from hfta_nb.optim.optimizer_stub import OptimizerStub
-from hfta_nb.optim.surgery import Surgery
+from hfta_nb.optim.surgery import Surgery, checked
 from hfta_nb.optim.torch_schedulers import answer_scheduler
 from hfta_nb.optim.values import HostColumn, Reader, plain
+
+MARKS = Kind("no members", "a list of members, or a tensor [M]",
+             lambda v: not v.is_meta if isinstance(v, Tensor) else ITEMS.holds(v))  # fmt: skip
 
 
 class ArrayOptimizer(Surgery):
@@ -46,6 +50,7 @@ class ArrayOptimizer(Surgery):
 
     how: ClassVar[str]
 
+    @takes(OptimError)
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
         self.defaults: Group = {name: in_full(value) for name, value in defaults.items()}
         self._prepare_groups(params)
@@ -163,6 +168,7 @@ class ArrayOptimizer(Surgery):
     # Steps.
 
     @not_compiled
+    @takes(OptimError, set_to_none=TRUTH)
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or set them to zero."""
         for group in self.param_groups:
@@ -175,6 +181,7 @@ class ArrayOptimizer(Surgery):
                         p.grad.zero_()
 
     @not_compiled
+    @takes(OptimError, closure=FUNCTION.or_none, skip=MARKS)
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """Update every parameter that has a gradient, each member with its own hyperparameters.
 
@@ -188,7 +195,7 @@ class ArrayOptimizer(Surgery):
         """
         self.array.take_over()
         self.array.settle_missing()
-        marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, list(skip))
+        marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, self._listed(skip))
         prepared = self._bound_step
         if prepared is not None and closure is None and prepared.holds(self.param_groups):
             ready = prepared.skips if marked is not None else not listed
@@ -204,6 +211,9 @@ class ArrayOptimizer(Surgery):
             return found
         finally:
             self._marked = None
+
+    def _listed(self, skip: Sequence[int]) -> list[int]:
+        return [checked(self.array, i) for i in bounded(skip, OptimError, "skip")]
 
     @property
     def bound(self) -> bool:

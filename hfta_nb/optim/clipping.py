@@ -11,12 +11,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray, not_compiled
+from hfta_nb.border import TRUTH, Kind, number, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.gradients import chosen, column, per_row, pieces, rows_of, tensor_of
 from hfta_nb.optim.values import NUMBER, at_least
 
+NORM = Kind("not a norm", 'a number, or "inf"', lambda v: number(v) or v == "inf")
+
 
 @not_compiled
+@takes(OptimError, norm_type=NORM, error_if_nonfinite=TRUTH)
 def clip_grad_norm_(
     parameters: Any,
     max_norm: Any,
@@ -93,6 +97,7 @@ def clip_grads_with_norm_(
 
 
 @not_compiled
+@takes(OptimError, norm_type=NORM, error_if_nonfinite=TRUTH)
 def get_total_norm(
     tensors: Any, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Float[Tensor, " M"]:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hfta_nb.array import FusedArray, not_compiled
+from hfta_nb.border import STATE, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.gradients import column, per_row, pieces, rows_of
@@ -87,6 +88,7 @@ class GradScaler:
         return self._scale
 
     @not_compiled
+    @takes(OptimError)
     def scale(self, outputs: Any) -> Any:
         """Losses ``[M]``, or any tensors ``[M, *any]`` in lists or tuples, times the scales."""
         if isinstance(outputs, Tensor):
@@ -209,6 +211,7 @@ class GradScaler:
             **{k: v.tolist() for k, v in self._set.items()},
         }
 
+    @takes(OptimError, state_dict=STATE)
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave.
 

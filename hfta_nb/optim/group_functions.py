@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray
+from hfta_nb.border import FUNCTION, instance, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group
 from hfta_nb.optim.values import plain
@@ -21,6 +22,7 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 """Modules whose parameters are those of a normalisation."""
 
 
+@takes(OptimError, module=instance(nn.Module, "a module or an array"), choose=FUNCTION)
 def param_groups(module: nn.Module, choose: Choose) -> list[Group]:
     """Parameter groups for an optimizer, chosen by name and plain shape.
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hfta_nb.array import FusedArray, has_lazy, in_full, owner
+from hfta_nb.border import bounded
 from hfta_nb.errors import OptimError
 
 Group = dict[str, Any]
@@ -39,7 +40,7 @@ def groups_of(params: Any, where: str) -> tuple[FusedArray, list[Group]]:
         return params, [{"params": list(params.parameters())}]
     if isinstance(params, Tensor | str | Mapping) or not isinstance(params, Iterable):
         raise OptimError("not the parameters of an array", where=where, got=params, accepted=_ACCEPTED)
-    items = list(params)
+    items = bounded(params, OptimError, where)
     if not items:
         raise OptimError("no parameters", where=where, got=items, accepted=_ACCEPTED)
     given = items if all(isinstance(v, Mapping) for v in items) else [{"params": items}]

@@ -13,10 +13,12 @@ import torch
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.array import PerMember, in_full, not_compiled
+from hfta_nb.border import MOST, STATE, number, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import pull, push
+from hfta_nb.optim.surgery import checked
 from hfta_nb.optim.values import plain
 
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
@@ -41,6 +43,7 @@ class ArrayLRScheduler:
 
     how: ClassVar[str] = "torch's own, one per member"
 
+    @takes(OptimError)
     def __init__(self, optimizer: ArrayOptimizer, factories: Sequence[Factory]) -> None:
         if not isinstance(optimizer, ArrayOptimizer):
             raise OptimError("not the optimizer of an array", where=type(self).__name__, got=optimizer,
@@ -64,7 +67,7 @@ class ArrayLRScheduler:
     def _make(self, index: int) -> reference.LRScheduler:
         try:
             return self._factories[index](self.optimizer.stubs[index])
-        except (TypeError, ValueError, ZeroDivisionError, KeyError) as error:
+        except (TypeError, ValueError, ArithmeticError, KeyError, AttributeError) as error:
             settings = getattr(self._factories[index], "keywords", None)
             where = f"{type(self).__name__}, member {index}"
             raise OptimError(str(error), where=where, got=settings or self._factories[index]) from error
@@ -135,7 +138,7 @@ class ArrayLRScheduler:
             return [None] * count
         values = plain(epoch)
         values = list(values) if isinstance(values, list | tuple) else [values] * count
-        numbers = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in values)
+        numbers = all(isinstance(v, int | float) and number(v) and 0 <= v < MOST for v in values)
         if len(values) != count or not numbers:
             accepted = f"a number from 0, or a list of {count}, one per member"
             raise OptimError("not an epoch", where=where, got=epoch, accepted=accepted)
@@ -174,20 +177,31 @@ class ArrayLRScheduler:
         """Per member, the state of torch's scheduler. Functions are not saved, as in torch."""
         return {"members": [m.state_dict() for m in self._members]}
 
+    @takes(OptimError, state_dict=STATE)
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave; the values themselves are in the optimizer's state, as in torch.
 
         Raises:
             OptimError: it is of another number of members.
         """
-        if len(state_dict["members"]) != len(self._members):
-            raise OptimError("another number of members", where=type(self).__name__, got=len(state_dict["members"]),
+        states = state_dict.get("members")
+        if not isinstance(states, list | tuple) or not all(isinstance(saved, Mapping) for saved in states):
+            raise OptimError("not the state of a scheduler", where=type(self).__name__, got=list(state_dict),
+                             accepted=STATE.accepted)  # fmt: skip
+        if len(states) != len(self._members):
+            raise OptimError("another number of members", where=type(self).__name__, got=len(states),
                              accepted=str(len(self._members)))  # fmt: skip
-        for member, saved in zip(self._members, state_dict["members"], strict=True):
+        for member, saved in zip(self._members, states, strict=True):
             member.load_state_dict(copy.deepcopy(saved))
 
     def copy_member(self, src: int, dst: int) -> None:
-        """Member `dst` takes the scheduler of member `src`, as far as it has come."""
+        """Member `dst` takes the scheduler of member `src`, as far as it has come.
+
+        Raises:
+            IndexError: there is no such member.
+            OptimError: not a member's number.
+        """
+        src, dst = checked(self.optimizer.array, src), checked(self.optimizer.array, dst)
         self._members[dst] = self._copied(src, self.optimizer.stubs[dst], {})
         self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])
 
@@ -293,8 +307,14 @@ class ByMember(ArrayLRScheduler):
     Source: `torch.optim.lr_scheduler`.
     """
 
+    @takes(OptimError)
     def __init__(self, optimizer: ArrayOptimizer, factories: Factory | Sequence[Factory]) -> None:
         several = len(optimizer.array) if callable(factories) and isinstance(optimizer, ArrayOptimizer) else 0
+        if not callable(factories):
+            factories = in_full(factories)
+            if not isinstance(factories, list | tuple) or not all(map(callable, factories)):
+                accepted = "a function of an optimizer, or a list with one per member"
+                raise OptimError("does not make schedulers", where="ByMember", got=factories, accepted=accepted)
         super().__init__(optimizer, [factories] * several if callable(factories) else factories)
 
     def step(self, *args: Any, **kwargs: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.array import in_full
+from hfta_nb.border import takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory, rows_of
@@ -21,6 +22,7 @@ class _Composite(ArrayLRScheduler):
 
     schedulers: list[ArrayLRScheduler]
 
+    @takes(OptimError)
     def __init__(self, optimizer: ArrayOptimizer, schedulers: Sequence[ArrayLRScheduler], factories: Sequence[Factory]):
         self.schedulers = list(schedulers)
         super().__init__(optimizer, factories)
@@ -88,6 +90,7 @@ class SequentialLR(_Composite):
     Source: `torch.optim.lr_scheduler.SequentialLR`.
     """
 
+    @takes(OptimError)
     def __init__(
         self, optimizer: ArrayOptimizer, schedulers: Sequence[ArrayLRScheduler], milestones: Any, last_epoch: Any = -1
     ) -> None:
@@ -122,10 +125,11 @@ class ChainedScheduler(_Composite):
     Source: `torch.optim.lr_scheduler.ChainedScheduler`.
     """
 
+    @takes(OptimError)
     def __init__(self, schedulers: Sequence[ArrayLRScheduler], optimizer: ArrayOptimizer | None = None) -> None:
         schedulers = in_full(schedulers)
         first = schedulers[0] if isinstance(schedulers, Sequence) and schedulers else None
-        optimizer = optimizer or getattr(first, "optimizer", None)
+        optimizer = getattr(first, "optimizer", None) if optimizer is None else optimizer
         self._check("ChainedScheduler", optimizer, schedulers)
         assert optimizer is not None  # `_check` has seen to it
         super().__init__(optimizer, schedulers, [self._chained] * len(optimizer.array))

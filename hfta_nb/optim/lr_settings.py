@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from hfta_nb.border import FUNCTION, TEXT, TRUTH, WHOLE, Kind, number, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, rows_of
@@ -23,6 +24,7 @@ class TorchLRScheduler(ArrayLRScheduler):
     by_group: ClassVar[tuple[str, ...]] = ()
     """Settings of which torch takes one value per parameter group: a tuple is that."""
 
+    @takes(OptimError)
     def __init__(self, optimizer: ArrayOptimizer, **settings: Any) -> None:
         if not isinstance(optimizer, ArrayOptimizer):
             super().__init__(optimizer, [])
@@ -40,7 +42,7 @@ class TorchLRScheduler(ArrayLRScheduler):
 
         Raises:
             OptimError: one is a tuple, a list or a dict where one value is wanted, a number that is not finite, or a
-                period of 0.
+                period below 1.
         """
         if name in self.lists:
             return
@@ -50,19 +52,27 @@ class TorchLRScheduler(ArrayLRScheduler):
                 raise refused_tuple("not one value", where, value, "one value, or one per member")
             if isinstance(value, list | dict | set | Tensor):
                 raise OptimError("not one value", where=where, got=value, accepted="one value, or one per member")
-            if isinstance(value, str) and name not in _WORDS:
-                raise OptimError("not a number", where=where, got=value, accepted="a number, or one per member")
-            if isinstance(value, float) and (math.isnan(value) or (math.isinf(value) and name not in _ENDLESS)):
-                raise OptimError("not a finite number", where=where, got=value, accepted="a finite number")
-            if name in _PERIODS and value == 0:
-                raise OptimError("a period of 0", where=where, got=value, accepted="at least 1")
+            kind = _KINDS.get(name, _FINITE)
+            for one in value if isinstance(value, tuple) else (value,):
+                if not kind.holds(one):
+                    raise OptimError(kind.what, where=where, got=value, accepted=f"{kind.accepted}, or one per member")
 
 
-_PERIODS = ("step_size", "T_max")
-"""Settings by which torch's `step` divides."""
+def _finite(value: Any) -> bool:
+    return number(value) and math.isfinite(value)
 
-_ENDLESS = ("patience", "cooldown", "threshold")
-"""Settings that may be infinite."""
 
-_WORDS = ("mode", "scale_mode", "threshold_mode", "anneal_strategy")
-"""Settings that are words."""
+_FINITE = Kind("not a finite number", "a finite number", _finite)
+_PERIOD = Kind("not a period", "a number, at least 1", lambda v: _finite(v) and v >= 1)
+_PATIENCE = Kind("not a number", "a number", lambda v: number(v) and not math.isnan(v))
+_RATE = Kind("not a learning rate", "a finite number, at least 0", lambda v: _finite(v) and v >= 0)
+_KINDS = {
+    **{"step_size": _PERIOD, "T_max": _PERIOD, "step_size_up": _PERIOD, "step_size_down": _PERIOD.or_none},
+    **dict.fromkeys(("patience", "cooldown", "threshold"), _PATIENCE),  # which may be infinite
+    **dict.fromkeys(("eta_min", "min_lr", "base_lr", "max_lr"), _RATE),
+    **dict.fromkeys(("total_steps", "epochs", "steps_per_epoch"), WHOLE.or_none),
+    **{"last_epoch": WHOLE, "T_0": WHOLE, "T_mult": WHOLE, "scale_fn": FUNCTION.or_none, "lr_lambda": FUNCTION},
+    **{"mode": TEXT, "scale_mode": TEXT, "threshold_mode": TEXT, "anneal_strategy": TEXT},
+    **{"cycle_momentum": TRUTH, "three_phase": TRUTH},
+}
+"""What one member's setting may be: torch's constructors take what their first steps fail of."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import BY_SHAPE
 from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, at_least
+from hfta_nb.optim.values import DECAY, FLAG, LR, HostColumn, Kind, at_least
 
 
 class Muon(MemberOptimizer):
@@ -37,7 +37,7 @@ class Muon(MemberOptimizer):
     torch_class = torch.optim.Muon
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "momentum": at_least(0.0),
         "nesterov": FLAG,
         "ns_coefficients": Kind("three numbers", size=3),

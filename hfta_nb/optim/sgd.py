@@ -17,7 +17,7 @@ from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused import FusedCalls, rows_of, settings_of
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
 from hfta_nb.optim.segments import Entry, Segment, pass_of
-from hfta_nb.optim.values import FLAG, LR, NUMBER, HostColumn, Kind, at_least
+from hfta_nb.optim.values import DECAY, FLAG, LR, NUMBER, HostColumn, Kind, at_least
 
 
 class SGD(FlatOptimizer):
@@ -48,7 +48,7 @@ class SGD(FlatOptimizer):
         "lr": LR,
         "momentum": at_least(0.0),
         "dampening": NUMBER,
-        "weight_decay": at_least(0.0),
+        "weight_decay": DECAY,
         "nesterov": FLAG,
         "maximize": FLAG,
     }

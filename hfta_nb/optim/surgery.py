@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hfta_nb.array import FusedArray
 from hfta_nb.array.access import own_names
+from hfta_nb.border import ITEMS, STATE, instance, takes, whole
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group
 from hfta_nb.optim.own_entries import OwnEntries
@@ -88,6 +89,7 @@ class Surgery(abc.ABC):
             "state": self._state(),
         }
 
+    @takes(OptimError, state_dict=STATE)
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave.
 
@@ -143,6 +145,7 @@ class Surgery(abc.ABC):
                 count += 1
         return {"state": numbered, "param_groups": groups}
 
+    @takes(OptimError, state_dict=STATE)
     def load_state_of(self, index: int, state_dict: Mapping[str, Any]) -> None:
         """Give member `index` the state and hyperparameters of torch's optimizer of a plain module.
 
@@ -189,7 +192,13 @@ class Surgery(abc.ABC):
             group.update(rows)
 
     def copy_member(self, src: int, dst: int) -> None:
-        """Member `dst` takes state, hyperparameters and lr schedules of member `src`, in place."""
+        """Member `dst` takes state, hyperparameters and lr schedules of member `src`, in place.
+
+        Raises:
+            IndexError: there is no such member.
+            OptimError: not a member's number.
+        """
+        src, dst = checked(self.array, src), checked(self.array, dst)
         for k, group in enumerate(self.param_groups):
             for name in [*self.kinds, *self.extras(k)]:
                 rows = self.rows(k, name)
@@ -280,18 +289,25 @@ class Surgery(abc.ABC):
         return found
 
     def reset_member(self, index: int) -> None:
-        """The member's state begins anew, and so do its lr schedules; other hyperparameters stay."""
+        """The member's state begins anew, and so do its lr schedules; other hyperparameters stay.
+
+        Raises:
+            IndexError: there is no such member.
+            OptimError: not a member's number.
+        """
+        index = checked(self.array, index)
         self._reset_row(index)
         for scheduler in self.schedulers():
             scheduler.reset_member(index)
 
+    @takes(OptimError, indices=ITEMS, array=instance(FusedArray, "an array"))
     def select(self, indices: Sequence[int], array: FusedArray) -> Self:
         """The optimizer of ``array``, which is ``self.array.select(indices)``, with these members' state.
 
         Raises:
             OptimError: the array has another number of members, or other parameters.
         """
-        return type(self)._merged([(self, list(indices))], array)
+        return type(self)._merged([(self, [checked(self.array, i) for i in indices])], array)
 
     def join(self, other: Surgery, array: FusedArray) -> Self:
         """The optimizer of ``array``, which is ``hfta_nb.join(self.array, other.array)``, with the state of both.
@@ -415,6 +431,8 @@ def checked(array: FusedArray, index: int) -> int:
     Raises:
         IndexError: there is no such member.
     """
+    if not whole(index):
+        raise OptimError("not a member's number", where="member", got=index, accepted=f"0 to {len(array) - 1}")
     if not -len(array) <= index < len(array):
         raise IndexError(f"member {index} of an array of {len(array)}")
-    return index % len(array)
+    return int(index) % len(array)

@@ -112,9 +112,12 @@ class Kind:
         if any(value is w or (isinstance(w, str) and value == w) for w in self.words):
             return value
         if isinstance(value, bool | int | float) and self.convert is not str:
-            if not self.test(value):
-                raise OptimError("out of bounds", where=where, got=whole, accepted=self.accepted)
-            return self.convert(value)
+            try:
+                if self.test(value):
+                    return self.convert(value)
+            except OverflowError:  # beyond a float, or infinity for a whole number
+                pass
+            raise OptimError("out of bounds", where=where, got=whole, accepted=self.accepted)
         what = "not a number" if self.convert is not str else "not known"
         raise OptimError(what, where=where, got=whole, accepted=self.accepted)
 
@@ -134,6 +137,7 @@ def pair(accepted: str, test: Callable[[Any], bool] = lambda v: True, words: tup
 NUMBER = Kind("a number")
 FLAG = Kind("True or False", convert=bool)
 COUNT = Kind("a whole number, at least 0", lambda v: v >= 0 and v == int(v), convert=int)
+DECAY = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
 LR = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
 BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
 
@@ -146,6 +150,8 @@ def refused_tuple(what: str, where: str, got: Any, accepted: str) -> OptimError:
 
 def plain(value: Any) -> Any:
     """Numbers, tuples and lists in place of `per_member` marks, tensors, arrays and other array-likes."""
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        raise OptimError("a sparse tensor", where="values", got=value, accepted="numbers, or a dense tensor of numbers")
     if isinstance(value, Tensor) and value.is_meta:
         raise OptimError("a tensor without values", where="values", got=f"{list(value.shape)} on meta",
                          accepted="numbers, or a tensor of numbers")  # fmt: skip

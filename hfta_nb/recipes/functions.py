@@ -14,6 +14,7 @@ from torch import nn
 
 from hfta_nb import losses, metrics, phases
 from hfta_nb.accumulators import collected
+from hfta_nb.border import TEXT, takes
 from hfta_nb.data import task_of
 from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec, Bounds
@@ -24,6 +25,7 @@ from hfta_nb.recipes.recipe import DEFAULT_DATA, FACTS, Family
 from hfta_nb.training_axes import TRAINING_AXES
 
 
+@takes(FamilyError, name=TEXT.or_none, help=TEXT.or_none, monitor=TEXT.or_none)
 def from_function(
     function: Callable[..., nn.Module],
     *,

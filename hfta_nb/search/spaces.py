@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from hfta_nb.border import FLAG, NUMBER, takes
 from hfta_nb.errors import SearchError
 from hfta_nb.events import Json, tuples
 from hfta_nb.grid import Integers, check_flat, check_name, configurations
@@ -30,6 +31,7 @@ class Uniform:
     step: float | None = None
 
 
+@takes(SearchError, low=NUMBER, high=NUMBER, log=FLAG, step=NUMBER.or_none)
 def uniform(low: float, high: float, *, log: bool = False, step: float | None = None) -> Uniform:
     """An interval of floats, for an axis that is searched.
 

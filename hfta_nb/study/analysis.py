@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hfta_nb import search
+from hfta_nb.border import TEXT, TEXTS, takes
+from hfta_nb.errors import StudyError
 from hfta_nb.study import costs, outcome, steering
 from hfta_nb.study.arguments import way_of
 from hfta_nb.study.protocol import Study
@@ -75,12 +77,14 @@ class Analysis:
 
         return figures.slices(self.history, metric, log=_log_axes(self))
 
+    @takes(StudyError, a=TEXT, b=TEXT, metric=TEXT.or_none)
     def contour(self: Study, a: str, b: str, metric: str | None = None) -> Figure:
         """The result over two axes; see `hfta_nb.figures.contour`."""
         from hfta_nb import figures
 
         return figures.contour(self.history, a, b, metric, log=_log_axes(self))
 
+    @takes(StudyError, metric=TEXT.or_none, over=TEXTS.or_none)
     def curves(self: Study, metric: str | None = None, over: str | Sequence[str] | None = None) -> Figure:
         """Learning curves; with bands of one standard deviation where seeds are swept.
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from hfta_nb.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
+from hfta_nb.border import FLAG, FUNCTION, PATH, TEXT, Kind, number, one_of, whole
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.distributed.data_parallel import BATCH_NORM
 from hfta_nb.errors import DeviceError, OptimError, StudyError
@@ -28,6 +27,24 @@ DTYPES = ("float32", "float64", "bfloat16")
 CHECKPOINTING = ("auto", "never", "always")
 
 
+KINDS = {
+    **dict.fromkeys(("serial", "share_stream", "drop_last", "deterministic", "skip_duplicates"), FLAG),
+    **dict.fromkeys(("precision", "name", "device"), TEXT),
+    **{"checkpointing": one_of(*CHECKPOINTING), "compile": one_of(*COMPILE_MODES), "verify": one_of(*VERIFY_MODES)},
+    **{"strategy": one_of(*STRATEGIES).or_none, "devices_batch_norm": one_of(*BATCH_NORM)},
+    **{"seeds_by": one_of(*AGGREGATES), "constraint": FUNCTION.or_none, "param_groups": FUNCTION.or_none},
+    "name": Kind("not a name", "a text", lambda v: isinstance(v, str)).or_none,
+    "device": Kind("not a device", "cpu, cuda, cuda:0, ...", lambda v: isinstance(v, str | torch.device)).or_none,
+    "dtype": Kind("unknown dtype", ", ".join(DTYPES), lambda v: isinstance(v, str | torch.dtype)),
+    "directory": Kind("not a directory", "a path, or None for a new one", lambda v: not v or PATH.test(v)).or_none,
+    "capacity": Kind("not a number of members", "1, 2, 3, ..., auto or None",
+                     lambda v: whole(v) or v == "auto").or_none,
+    "across": Kind("unknown choice", "auto, never, or the share of padding, from 0 to 1",
+                   lambda v: number(v) or isinstance(v, str)),
+}  # fmt: skip
+"""What a study's arguments may be; the rest of this module says which values go together, and with the data."""
+
+
 def family_of(
     given: Any, loss: Loss | str | None = None, metrics: Any = None, param_groups: Callable[..., Any] | None = None
 ) -> Family:
@@ -38,32 +55,14 @@ def family_of(
 
 def positive(where: str, value: Any) -> int:
     """A whole number from 1, which may be an integer of NumPy's."""
-    if not _is_whole(value) or operator.index(value) < 1:
+    if not whole(value) or operator.index(value) < 1:
         raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
     return operator.index(value)
 
 
-def _is_whole(given: Any) -> bool:
-    return hasattr(given, "__index__") and not isinstance(given, bool) and getattr(given, "ndim", 0) == 0
-
-
-def name_of(given: Any, family: Family, data: AnyData) -> str:
-    """The name of the study; by default those of its family and its data."""
-    if given is not None and not isinstance(given, str):
-        raise StudyError("not a name", where="name", got=given, accepted="a text")
-    return given or f"{family.name} on {data.name}"
-
-
-def directory_of(given: Any) -> Path | None:
-    """The directory of the run; None for a new one."""
-    if given is not None and not isinstance(given, str | os.PathLike):
-        raise StudyError("not a directory", where="directory", got=given, accepted="a path, or None for a new one")
-    return Path(given) if given else None
-
-
 def seed_of(given: Any) -> int:
     """A seed, which may be an integer of NumPy's."""
-    if not _is_whole(given) or not 0 <= operator.index(given) < 2**63:
+    if not whole(given) or operator.index(given) < 0:
         raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0 to below 2**63",
                          remedy="to train each variant with several seeds, make seed an axis of the grid")  # fmt: skip
     return operator.index(given)
@@ -112,31 +111,8 @@ def capacity_of(given: Any) -> int | str | None:
     return given
 
 
-def checkpointing_of(given: Any) -> str:
-    """When to use activation checkpointing."""
-    if given not in CHECKPOINTING:
-        raise StudyError("unknown choice", where="checkpointing", got=given, accepted=", ".join(CHECKPOINTING))
-    return str(given)
-
-
-def compile_of(given: Any) -> str:
-    """When to compile replayed steps."""
-    if given not in COMPILE_MODES:
-        raise StudyError("unknown choice", where="compile", got=given, accepted=", ".join(COMPILE_MODES))
-    return str(given)
-
-
-def verify_of(given: Any) -> str:
-    """When members are compared with their plain modules."""
-    if given not in VERIFY_MODES:
-        raise StudyError("unknown choice", where="verify", got=given, accepted=", ".join(VERIFY_MODES))
-    return str(given)
-
-
 def devices_of(given: Any, batch_norm: Any, device: torch.device) -> tuple[int, str]:
     """How many devices train each array, and whose samples batch norms take their statistics of."""
-    if batch_norm not in BATCH_NORM:
-        raise StudyError("unknown choice", where="devices_batch_norm", got=batch_norm, accepted=", ".join(BATCH_NORM))
     count = positive("devices", given)
     if device.type == "cuda" and count > 1:
         there = torch.cuda.device_count() - (device.index or 0)
@@ -149,12 +125,8 @@ def strategy_of(given: str | None, deterministic: bool, capacity: int | str | No
     """How kernels are chosen; "fixed" in a deterministic study.
 
     Raises:
-        StudyError: an unknown choice, or one that times something in a deterministic study.
+        StudyError: it, or another choice, times something in a deterministic study.
     """
-    if given is not None and given not in STRATEGIES:
-        raise StudyError("unknown choice", where="strategy", got=given, accepted=", ".join(STRATEGIES))
-    if not isinstance(deterministic, bool):
-        raise StudyError("neither on nor off", where="deterministic", got=deterministic, accepted="True or False")
     if not deterministic:
         return given or STRATEGIES[0]
     timed = {"strategy": given if given == "measured" else None, "capacity": capacity if capacity == "auto" else None}
@@ -321,8 +293,6 @@ def _first(family: Family, metrics: Mapping[str, Any]) -> str:
     return f"val_{first}" if first and metrics[first].maximizes else "val_loss"
 
 
-def seeds_by_of(given: Any) -> str:
-    """What a trial's seeds come to."""
-    if given not in AGGREGATES:
-        raise StudyError("unknown choice", where="seeds_by", got=given, accepted=", ".join(AGGREGATES))
-    return str(given)
+def usual_name(family: Family, data: AnyData) -> str:
+    """The name of a study to which nobody gives one."""
+    return f"{family.name} on {data.name}"

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
+from hfta_nb.border import ITEMS, WHOLE, takes
 from hfta_nb.data import Data
+from hfta_nb.errors import StudyError
 from hfta_nb.events import Event
 from hfta_nb.study import running
 from hfta_nb.study.check import check_member, row_of
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 class Checking:
     """The comparison of a study's members with training alone."""
 
+    @takes(StudyError, members=ITEMS.or_none, epochs=WHOLE.or_none)
     def check_events(self: Study, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
         """Retrain members alone, as plain modules with torch's own optimizers, and compare with what the run recorded.
 
@@ -35,9 +38,9 @@ class Checking:
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
         """
-        chosen = [self.best().variant.id] if members is None else list(members)
+        chosen = [self.best().variant] if members is None else [self._member(id) for id in members]
         for variant in chosen:
-            for event in check_member(self, self._member(variant), epochs):
+            for event in check_member(self, variant, epochs):
                 running.keep(self, event)
                 yield event
 
@@ -57,6 +60,7 @@ class Checking:
             made.data = self.data.head(max(int(row["batch_size"]) for group in self.plan_groups for row in group.rows))
         return made
 
+    @takes(StudyError, members=ITEMS.or_none, epochs=WHOLE.or_none)
     def check(self: Study, members: Sequence[int] | None = None, epochs: int | None = None) -> pandas.DataFrame:
         """Run `check_events` and return its results as a table.
 
@@ -68,4 +72,6 @@ class Checking:
         import pandas
 
         found = [e for e in self.check_events(members, epochs) if isinstance(e, ev.MemberChecked)]
+        if not found:
+            raise StudyError("no variant to check", where="members", got=members, accepted="one or several, or None")
         return pandas.DataFrame([row_of(e) for e in found]).set_index("member")

@@ -15,6 +15,7 @@ from torch import nn
 from hfta_nb import data as datasets
 from hfta_nb import events as ev
 from hfta_nb.array import in_full
+from hfta_nb.border import FLAG, PATH, WHOLE, instance, takes
 from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
 from hfta_nb.errors import StudyError
@@ -43,6 +44,7 @@ class Definition:
     searcher: Searcher | None
 
     @neutral()
+    @takes(StudyError, **arguments.KINDS)
     def __init__(
         self,
         family: str | Family | Callable[..., nn.Module],
@@ -125,16 +127,15 @@ class Definition:
         self, capacity: int | str | None, checkpointing: str, compile: str, verify: str, strategy: str | None
     ) -> None:
         """How memory is used, which kernels run, and whether steps are compiled and compared."""
-        self.verify = arguments.verify_of(verify)
-        self.capacity, self.checkpointing = arguments.capacity_of(capacity), arguments.checkpointing_of(checkpointing)
-        self.compile = arguments.compile_of(compile)
+        self.verify = verify
+        self.capacity, self.checkpointing, self.compile = arguments.capacity_of(capacity), checkpointing, compile
         self.strategy = arguments.strategy_of(strategy, self.deterministic, self.capacity, self.compile)
 
     def _place(
         self, device: Any, dtype: Any, precision: str, across: Any, several: tuple[Any, Any], apart: tuple[Any, Any]
     ) -> None:
         """Where and in what the members compute, and what they share."""
-        self.serial, self.share_stream = map(arguments.flag, ("serial", "share_stream"), apart)
+        self.serial, self.share_stream = apart
         self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
         self._precision = arguments.precision_of(precision, self.device, self.dtype)
         self.across = arguments.across_of(across, self.device, self.searcher is not None)
@@ -142,7 +143,7 @@ class Definition:
 
     def _begin_afresh(self, directory: str | Path | None) -> None:
         """Nothing of a run is known."""
-        self.store = Store((arguments.directory_of(directory) or _new_place(self.family.name)).absolute())
+        self.store = Store((Path(directory) if directory else _new_place(self.family.name)).absolute())
         self._history = History()
         self._read = 0  # the number of the last event that is in it
         self._running = 0  # runs of this very object, which fold their events in themselves
@@ -154,7 +155,7 @@ class Definition:
 
     def _suited(self, data: Any, drop_last: bool) -> AnyData:
         """The data, which suits the family."""
-        self.drop_last, self.handed = arguments.flag("drop_last", drop_last), kept(data)
+        self.drop_last, self.handed = drop_last, kept(data)
         with datasets.ignoring(self.family.loss):
             found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
@@ -165,7 +166,7 @@ class Definition:
         self.seed = arguments.seed_of(seed)
         self.objectives = arguments.objectives_of(self.family, self.data, monitor)
         self.monitor, self.maximize = self.objectives[0]
-        self.seeds_by, self.name = arguments.seeds_by_of(seeds_by), arguments.name_of(name, self.family, self.data)
+        self.seeds_by, self.name = seeds_by, name or arguments.usual_name(self.family, self.data)
 
     def _searched(self, grid: Any, how: tuple[Any, ...], fixed: tuple[Any, Any]) -> None:
         """The grid to train, or that of a search's first trials, and the values of all other axes."""
@@ -213,6 +214,7 @@ class Definition:
         """How the variants are grouped, as records."""
         return tuple(g.record() for g in self.plan_groups)
 
+    @takes(StudyError, measure=FLAG)
     def plan(self, measure: bool = True) -> pandas.DataFrame:
         """The arrays in which the variants train, and the reason for each split.
 
@@ -234,6 +236,7 @@ class Definition:
             self.plan_groups = planning.fitted(self)
         return planning.table(self.plan_groups)
 
+    @takes(StudyError, cache=PATH.or_none, devices=WHOLE)
     def profile(self, cache: str | Path | None = None, devices: int = 1) -> Profile:
         """Measure how fast each array trains on this device, and how much memory that takes, in few batches.
 
@@ -258,6 +261,7 @@ class Definition:
         """
         yield from planning.profile_events(self)
 
+    @takes(StudyError, gpus=WHOLE, profile=instance(Profile, "a profile of this study").or_none)
     def simulate(self, gpus: int, profile: Profile | None = None, *, price_per_device_h: float = 0.0) -> Simulation:
         """Simulate this study on so many devices, in five ways; see `hfta_nb.fleet.simulate`.
 
@@ -288,6 +292,7 @@ class Definition:
         """The settings of the training loop."""
         return replace(planning.settings_of(self), population=self.rounds)
 
+    @takes(StudyError, id=WHOLE)
     def _member(self, id: int) -> Variant:
         found = next((v for v in self.variants if v.id == id), None)
         if found is None:

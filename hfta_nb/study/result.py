@@ -9,8 +9,9 @@ from torch import nn
 
 from hfta_nb.array.access import HeldLoss, take_losses
 from hfta_nb.augment import Augmenting
-from hfta_nb.data import tree_map
-from hfta_nb.errors import StoreError
+from hfta_nb.border import Kind, takes, whole
+from hfta_nb.data import leaves, tree_map
+from hfta_nb.errors import DataError, StoreError
 from hfta_nb.grid import Variant, show
 from hfta_nb.html import pairs
 from hfta_nb.plain_text import visible
@@ -20,6 +21,10 @@ from hfta_nb.step import unpacked_states
 from hfta_nb.study import code, keeping
 from hfta_nb.study.protocol import Study
 from hfta_nb.train.settings import weights_at
+
+_TENSORS = Kind("not inputs", "a tensor, or a tuple or dict of tensors",
+                lambda x: all(isinstance(t, torch.Tensor) and not t.is_meta for t in leaves(x)))  # fmt: skip
+_MOMENT = Kind("no moment", '"best", "last" or the number of an epoch', lambda v: isinstance(v, str) or whole(v))
 
 
 class Result:
@@ -53,6 +58,7 @@ class Result:
         best = [keeping.BEST] if store.weights_path(self.variant.id).exists() else []
         return [*best, *rungs, *(keeping.LAST for moment in others if moment == keeping.LAST)]
 
+    @takes(StoreError, at=_MOMENT)
     def module(self, at: str | int = keeping.BEST) -> nn.Module:
         """Its weights in a plain module, in eval mode: nothing of hfta_nb in it.
 
@@ -68,6 +74,7 @@ class Result:
         take_losses(module)
         return module.eval()
 
+    @takes(StoreError, at=_MOMENT)
     def loss(self, at: str | int = keeping.BEST) -> Any:
         """Its loss; one with parameters, as it was trained with the member, in a plain module.
 
@@ -109,6 +116,7 @@ class Result:
             ) from error
         return module
 
+    @takes(DataError, x=_TENSORS)
     def inputs(self, x: Any) -> Any:
         """Inputs as its module is to get them: images that are kept as bytes as floats, standardised as the data set
         says, or normalised where the member was (``normalize=True``).

@@ -84,7 +84,7 @@ def given_options(study: Study) -> dict[str, Any]:
     usual = {name: parameter.default for name, parameter in inspect.signature(type(study)).parameters.items()}
     usual["monitor"] = arguments.objectives_of(study.family, study.data, None)[0][0]
     usual["across"] = arguments.across_of("auto", study.device, study.searcher is not None)
-    usual["name"] = arguments.name_of(None, study.family, study.data)
+    usual["name"] = arguments.usual_name(study.family, study.data)
     return {name: value for name, value in study.options.items() if name not in usual or value != usual[name]}
 
 

@@ -65,7 +65,7 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
         raise SearchError("not a search space", where="grid", got=given, accepted=accepted, remedy=remedy)
     trials = positive("trials", asked["trials"])
     slots = min(trials, SLOTS) if asked["slots"] is None else positive("slots", asked["slots"])
-    methods = {name: asked[name] or default for name, default in _METHODS.items()}
+    methods = {name: default if asked[name] is None else asked[name] for name, default in _METHODS.items()}
     home = None if asked["storage"] is None else Home(asked["storage"], study.name)
     found = Searcher(given, trials, slots, **methods, epochs=study.epochs, monitor=study.objectives[0], seed=study.seed,
                      constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by, home=home,

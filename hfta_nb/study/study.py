@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.errors import StoreError
+from hfta_nb.border import FLAG, PATH, TEXT, TEXTS, WHOLE, instance, takes
+from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.events import Control, Event
 from hfta_nb.history import History
 from hfta_nb.recipes import Family
@@ -32,6 +33,8 @@ from hfta_nb.study.result import Result
 
 if TYPE_CHECKING:
     import pandas
+
+CONTROL = instance(Control, "a hfta_nb.Control").or_none
 
 
 class Study(Analysis, Checking, Definition):
@@ -148,6 +151,7 @@ class Study(Analysis, Checking, Definition):
 
     # Running.
 
+    @takes(StudyError, control=CONTROL, resume=FLAG, epochs=WHOLE.or_none)
     def run(
         self,
         control: Control | None = None,
@@ -195,6 +199,7 @@ class Study(Analysis, Checking, Definition):
         control, where = control or Control(), devices.reached(self, executor, workers, address)
         return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs, where), control)
 
+    @takes(StudyError, control=CONTROL, resume=FLAG, epochs=WHOLE.or_none, progress=FLAG)
     def fit(
         self,
         epochs: int | None = None,
@@ -252,6 +257,7 @@ class Study(Analysis, Checking, Definition):
 
     # Results.
 
+    @takes(StudyError, over=TEXTS.or_none)
     def results(self, over: str | Sequence[str] | None = None) -> pandas.DataFrame:
         """The leaderboard, one row per variant, best first: state, best epoch, metrics at it, the axes' values.
 
@@ -271,6 +277,7 @@ class Study(Analysis, Checking, Definition):
         """
         return outcome.results(self, over)
 
+    @takes(StudyError, over=TEXTS.or_none)
     def best(self, over: str | Sequence[str] | None = None) -> Result:
         """The best member; with `over`, the best member of the configuration with the best mean (see `results`).
 
@@ -279,6 +286,7 @@ class Study(Analysis, Checking, Definition):
         """
         return outcome.best(self, over)
 
+    @takes(StudyError, id=WHOLE)
     def member(self, id: int) -> Result:
         """The result of one variant.
 
@@ -294,6 +302,7 @@ class Study(Analysis, Checking, Definition):
 
     # Saving.
 
+    @takes(StudyError, path=PATH, what=TEXT)
     def export(self, path: str | Path, what: str = "results") -> Path:
         """Write what came of the study to a file for other programs.
 
@@ -308,6 +317,7 @@ class Study(Analysis, Checking, Definition):
         """
         return exporting.export(self, Path(path).absolute(), what)
 
+    @takes(StudyError, path=PATH)
     def save(self, path: str | Path) -> Path:
         """Keep the study in a directory: SQLite and safetensors, no pickle. Of a damaged run all that can be read.
 
@@ -317,6 +327,7 @@ class Study(Analysis, Checking, Definition):
         return saving.save(self, Path(path).absolute())
 
     @classmethod
+    @takes(StudyError, path=PATH, trust=FLAG)
     def load(
         cls, path: str | Path, family: str | Family | None = None, data: Any = None, *, trust: bool = False
     ) -> Study:
