@@ -54,7 +54,7 @@ WRONG = [
         "no logarithmic interval: low=0; accepted: low > 0",
     ),
     (lambda: hfta.uniform(0, 1, step=2), "not a step; got 2; accepted: above 0, up to 1"),
-    (lambda: hfta.uniform("a", 1), "not an interval"),  # type: ignore[arg-type]
+    (lambda: hfta.uniform("a", 1), "low: not a number; got 'a'"),  # type: ignore[arg-type]
     (lambda: checked({"lr": 3}), "lr: can't be searched; got 3; accepted: hfta.uniform"),
     (lambda: checked({"lr": "abc"}), "lr: can't be searched"),
     (lambda: checked({"lr": []}), "lr: can't be searched"),
