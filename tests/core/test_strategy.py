@@ -85,7 +85,11 @@ def test_softmax_over_short_rows(name: str, shape: tuple[int, ...]) -> None:
     true = forward(x, last, False)
     way.make(getattr(aten, name).out)(x, last, False, out=out)
     torch.testing.assert_close(out, true)
-    (way,) = variants_of(backward, [operand(grad), operand(true), last, torch.float32], CPU)
+    way = next(  # the other one is compiled, where the library is there
+        w
+        for w in variants_of(backward, [operand(grad), operand(true), last, torch.float32], CPU)
+        if "tensors" in w.name
+    )
     room = "out" if name == "_log_softmax" else "grad_input"
     way.make(None)(grad, true, last, torch.float32, **{room: out})  # type: ignore[arg-type]
     torch.testing.assert_close(out, backward(grad, true, last, torch.float32))
