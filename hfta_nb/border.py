@@ -154,11 +154,12 @@ def takes(error: type[HftaError], /, **kinds: Kind) -> Callable[[Callable[P, R]]
     def around(function: Callable[P, R]) -> Callable[P, R]:
         names = list(inspect.signature(function).parameters)
         places = [(names.index(name) if name in names else len(names), name, kind) for name, kind in kinds.items()]
+        first = min((place for place, _, _ in places), default=len(names))
 
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             given = len(args)
-            for place, name, kind in places:
+            for place, name, kind in places if kwargs or given > first else ():  # not in each step of most loops
                 value = args[place] if place < given else kwargs.get(name, _ABSENT)
                 if kind is ITEMS and isinstance(value, Iterator):  # it can be gone through once, and may have no end
                     value = bounded(value, error, name)

@@ -213,6 +213,8 @@ class ArrayOptimizer(Surgery):
             self._marked = None
 
     def _listed(self, skip: Sequence[int]) -> list[int]:
+        if isinstance(skip, tuple) and not skip:  # in each step of most loops
+            return []
         return [checked(self.array, i) for i in bounded(skip, OptimError, "skip")]
 
     @property
