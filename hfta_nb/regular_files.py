@@ -7,6 +7,7 @@ say nothing of it. Whoever reads or writes a file that it has not just made itse
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from typing import Any
@@ -95,3 +96,15 @@ def text(path: str | os.PathLike[str], most_bytes: int = MOST_TEXT_BYTES) -> str
         UnicodeDecodeError: it is not UTF-8.
     """
     return contents(path, most_bytes).decode("utf-8")
+
+
+def parsed(words: str | bytes) -> Any:
+    """What JSON says.
+
+    Raises:
+        ValueError: it is none, or is nested too deeply.
+    """
+    try:
+        return json.loads(words)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

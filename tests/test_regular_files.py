@@ -180,3 +180,9 @@ def test_data_are_files(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for read in reads:
         with pytest.raises(DataError, match=f"is {kind}, not a file"):
             read(tmp_path / "it")
+
+
+@pytest.mark.parametrize("words", ["[" * 100_000, '{"a":' * 100_000, "nothing"], ids=["lists", "dicts", "no JSON"])
+def test_what_is_no_json_is_a_value_error(words: str) -> None:
+    with pytest.raises(ValueError):
+        regular_files.parsed(words)

@@ -173,7 +173,7 @@ MOST_CORES = 8
 def device(values: dict[str, float]) -> str:
     """A sample of the device as text."""
     parts = [f"{name} {show.percent(values[key])}" for key, name in NAMES.items() if key in values]
-    cores = [value for key, value in values.items() if key.startswith("core") and key[4:].isdigit()]
+    cores = [value for key, value in values.items() if key.startswith("core") and key[4:].isdecimal()]
     if cores and len(cores) <= MOST_CORES:
         parts.append("cores " + " ".join(map(show.percent, cores)))
     elif cores:

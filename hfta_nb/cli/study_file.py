@@ -40,8 +40,9 @@ class StudyFile:
             raise StudyError(f"can't be read ({reason})", where=path, accepted="a TOML file") from error
         try:
             self.given = tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
-            raise StudyError(f"not valid TOML: {error}", where=path) from error
+        except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of levels
+            reason = "nested too deeply" if isinstance(error, RecursionError) else error
+            raise StudyError(f"not valid TOML: {reason}", where=path) from error
 
     def place(self, *keys: str) -> str:
         """A key with its line, for errors."""
@@ -58,7 +59,7 @@ class StudyFile:
 
         self._check_keys()
         family = self._at(("family",), lambda: hfta_nb.family(self._text("family")))
-        data = self.given.get("data", family.data[0])
+        data = self._text("data") if "data" in self.given else family.data[0]
         space = self._space(family, data)
         fixed = self._table("fixed")
         for name in fixed.keys() & {*space, *KEYS}:
@@ -87,7 +88,7 @@ class StudyFile:
     def _text(self, key: str) -> str:
         found = self.given[key]
         if not isinstance(found, str):
-            raise StudyError("not a name", where=self.place(key), got=found, accepted='a text, as in family = "mlp"')
+            raise StudyError("not a name", where=self.place(key), got=found, accepted=f'a text, as in {key} = "..."')
         return found
 
     def _table(self, key: str) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class _Kept:
         self._path = path
         self._found: dict[str, Any] = {}
         try:
-            found = json.loads(regular_files.text(path)) if path else {}
+            found = regular_files.parsed(regular_files.text(path)) if path else {}
         except (OSError, ValueError):
             return
         self._found = found if isinstance(found, dict) else {}

@@ -90,7 +90,7 @@ def lost() -> optuna.trial.FrozenTrial:
 
 def in_order(bodies: Mapping[str, Mapping[str, Any]]) -> list[optuna.trial.FrozenTrial]:
     """All trials by their numbers; damaged and missing ones as failed ones."""
-    numbers = {int(key): body for key, body in bodies.items() if key.isdigit()}
+    numbers = {int(key): body for key, body in bodies.items() if key.isdecimal()}
     found = []
     for number in range(1 + max(numbers, default=-1)):
         try:

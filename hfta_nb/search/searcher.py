@@ -164,7 +164,7 @@ class Searcher(Asking):
     def take_up(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
         """Go on with the trials that `changes` told of, in place of those that there are."""
         if self.home.shared:
-            self._take_up({int(key) for key in bodies if key.isdigit()})
+            self._take_up({int(key) for key in bodies if key.isdecimal()})
             return
         whole = bodies.get(records.STUDY, {})
         self.take_up_trials(records.in_order(bodies), whole.get("system"), whole.get("user"))

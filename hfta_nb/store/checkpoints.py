@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hfta_nb import regular_files
 from hfta_nb.errors import StoreError
 from hfta_nb.store import files, trees
 from hfta_nb.store.database import sum_of, text
@@ -75,7 +76,7 @@ class Checkpoint:
         Raises:
             KeyError, TypeError, ValueError, AttributeError: it is not.
         """
-        told = json.loads(body)
+        told = regular_files.parsed(body)
         weights, ends = ({str(k): Entry.heard(v) for k, v in told[name].items()} for name in ("weights", "ends"))
         tensors = None if told["tensors"] is None else Entry.heard(told["tensors"])
         return cls(number, event, told["state"], tensors, weights, ends, dict(told["trees"]))

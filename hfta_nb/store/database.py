@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import sqlite3
 import time
@@ -327,5 +326,5 @@ def _writer(connection: sqlite3.Connection) -> str:
     """The version of hfta_nb that has written this, where that can be read."""
     with contextlib.suppress(sqlite3.Error, ValueError, TypeError, KeyError):
         [body] = connection.execute("SELECT body FROM facts WHERE kind = 'environment' ORDER BY key DESC").fetchone()
-        return f" ({json.loads(body)['hfta_nb']})"
+        return f" ({regular_files.parsed(body)['hfta_nb']})"
     return ""

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hfta_nb import regular_files
 from hfta_nb.store.database import sum_of, text
 
 
@@ -40,7 +41,7 @@ def _body(kind: str, key: str, body: Any, total: Any) -> dict[str, Any] | None:
     if words is None or text(total) != sum_of("facts", kind, key, words):
         return None
     try:
-        found = json.loads(words)
+        found = regular_files.parsed(words)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

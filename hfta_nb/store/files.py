@@ -96,7 +96,7 @@ def read(directory: Path, entry: Entry) -> dict[str, Tensor]:
     path = directory / entry.path
     try:
         with safe_open(path, framework="pt") as file:
-            wide = set(json.loads((file.metadata() or {}).get(_COMPLEX, "[]")))
+            wide = set(regular_files.parsed((file.metadata() or {}).get(_COMPLEX, "[]")))
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it can't be iterated
         return {k: torch.view_as_complex(v) if k in wide else v for k, v in found.items()}
     except (OSError, ValueError, SafetensorError) as error:  # of an older layout, whose sums were taken later

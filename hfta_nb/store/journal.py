@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hfta_nb import regular_files
 from hfta_nb.errors import EventError
 from hfta_nb.events import (
     CheckpointSaved,
@@ -100,7 +101,7 @@ def _row(number: int, body: Any, total: Any) -> Row:
     if words is None or text(total) != sum_of("events", number, words):
         return Row(number, None)
     try:
-        return Row(number, dict(json.loads(words)))
+        return Row(number, dict(regular_files.parsed(words)))
     except (ValueError, TypeError):
         return Row(number, None)
 

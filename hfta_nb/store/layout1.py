@@ -104,7 +104,7 @@ def _events(connection: sqlite3.Connection, path: Path) -> None:
     for number, line in enumerate(lines, start=1):
         try:
             body = line.decode()
-            if not isinstance(json.loads(body), dict):
+            if not isinstance(regular_files.parsed(body), dict):
                 raise ValueError
         except ValueError:
             lost.append(number)
@@ -147,7 +147,7 @@ def _plain(path: Path) -> Any:
     """What an array's end has beside tensors."""
     try:
         with safe_open(path, framework="pt") as file:
-            return json.loads(file.metadata()["state"])
+            return regular_files.parsed(file.metadata()["state"])
     except (OSError, TypeError, KeyError, ValueError, SafetensorError) as error:
         raise StoreError(f"is not what was saved ({error})", where=str(path)) from error
 
@@ -172,7 +172,7 @@ def _listed(folder: Path) -> list[Path]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(regular_files.text(path, _MOST_BYTES))
+        data = regular_files.parsed(regular_files.text(path, _MOST_BYTES))
     except (OSError, ValueError) as error:
         raise StoreError(f"can't be read ({files.reason(error)})", where=str(path)) from error
     if not isinstance(data, dict):

@@ -248,7 +248,7 @@ def _keep(study: Study, searcher: Searcher) -> None:
     if not changed:
         return
     study.store.note(TRIAL, changed, lasting=False)
-    study._mirror.follow(searcher.optuna, [int(key) for key in changed if key.isdigit()])
+    study._mirror.follow(searcher.optuna, [int(key) for key in changed if key.isdecimal()])
 
 
 def end(study: Study) -> None:

@@ -181,6 +181,9 @@ WRONG = [
     ({"optimizer": "'sgdd'"}, "", r"study.toml: fixed.optimizer \(line 16\): "),
     ({"optimizer": "'sgd'\nlr = 0.1"}, "", r"study.toml: fixed.lr \(line 17\): is given twice"),
     ({"epochs": "= 3"}, "", r"study.toml: not valid TOML: .*line 3"),
+    ({"epochs": "[" * 50_000}, "", r"study.toml: not valid TOML: nested too deeply"),
+    ({"epochs": "9" * 5_000}, "", r"study.toml: not valid TOML: Exceeds the limit"),
+    ({"data": "1"}, "", r"study.toml: data \(line \d+\): not a name; got 1; accepted: a text"),
 ]
 
 

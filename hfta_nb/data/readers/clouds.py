@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb import regular_files
 from hfta_nb.data.readers.files import contents, damaged, lines, present
 from hfta_nb.data.samples import Data
 
@@ -86,7 +86,7 @@ def modelnet40(name: str, directory: Path) -> Data:
 
 def _list(path: Path) -> list[str]:
     try:
-        found: Any = json.loads(contents(path))
+        found: Any = regular_files.parsed(contents(path))
     except ValueError as error:
         raise damaged(path, getattr(error, "pos", 0), f"not JSON ({error})") from error
     if not isinstance(found, list) or not all(isinstance(v, str) for v in found) or not found:
