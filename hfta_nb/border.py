@@ -169,10 +169,7 @@ def takes(error: type[HftaError], /, **kinds: Kind) -> Callable[[Callable[P, R]]
             try:
                 return function(*args, **kwargs)
             except RecursionError:
-                for name, value in [*zip(names, args, strict=False), *kwargs.items()]:
-                    if nested(value):
-                        raise error("lists or dicts that are nested too deeply", where=name, got=type(value).__name__,
-                                    accepted=f"{DEEPEST} levels at most") from None  # fmt: skip
+                refuse_nested(error, {**dict(zip(names, args, strict=False)), **kwargs})
                 raise
 
         return checked
@@ -214,6 +211,18 @@ def _default(function: Callable[..., Any], name: str, value: Any) -> bool:
     """Whether a value is the argument's default: what a function takes where nothing is given is always right."""
     parameter = inspect.signature(function).parameters.get(name)
     return parameter is not None and parameter.default is value
+
+
+def refuse_nested(error: type[HftaError], given: Mapping[Any, Any]) -> None:
+    """Refuse arguments, by name or place, that are nested too deeply.
+
+    Raises:
+        HftaError: of the class `error`; one is.
+    """
+    for name, value in given.items():
+        if nested(value):
+            raise error("lists or dicts that are nested too deeply", where=str(name), got=type(value).__name__,
+                        accepted=f"{DEEPEST} levels at most") from None  # fmt: skip
 
 
 def nested(value: Any, most: int = DEEPEST) -> bool:

@@ -21,7 +21,7 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
-from hfta_nb.border import FLAG, ITEMS, TRUTH, instance, takes
+from hfta_nb.border import FLAG, ITEMS, TRUTH, instance, refuse_nested, takes
 from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import function_call, target_of
@@ -116,7 +116,11 @@ class FusedArray(Adjustable, Answering, Savable):
             TransformError: within a transform of `torch.func`.
         """
         given = self.take_over()
-        result = self._tuning.forward(args, kwargs, partial(self._forward, args, kwargs))
+        try:
+            result = self._tuning.forward(args, kwargs, partial(self._forward, args, kwargs))
+        except RecursionError:
+            refuse_nested(FusionError, {**dict(enumerate(args)), **kwargs})
+            raise
         if given and self._placement is not None:  # the caller's buffers get what the call has written to the array's
             self._placement.copy_to(given)
         return result

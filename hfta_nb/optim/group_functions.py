@@ -49,7 +49,11 @@ def param_groups(module: nn.Module, choose: Choose) -> list[Group]:
     """
     found: list[tuple[dict[str, Any], list[nn.Parameter]]] = []
     for name, parameter in module.named_parameters():
-        answer = choose(name, plain_shaped(module, parameter))
+        try:
+            answer = choose(name, plain_shaped(module, parameter))
+        except TypeError as error:
+            where, accepted = f"param_groups, {name}", "a function of the name and the parameter"
+            raise OptimError(f"`choose` fails ({error})", where=where, got=choose, accepted=accepted) from error
         if answer is None:
             continue
         if not isinstance(answer, Mapping) or "params" in answer:
