@@ -21,7 +21,7 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
-from hfta_nb.border import FLAG, ITEMS, TRUTH, instance, refuse_nested, takes
+from hfta_nb.border import FLAG, ITEMS, instance, refuse_nested, takes
 from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import function_call, target_of
@@ -144,7 +144,7 @@ class FusedArray(Adjustable, Answering, Savable):
             return self._calls.forward(given, inputs, call, args if plain else ())
 
     @not_compiled
-    @takes(FusionError, has_aux=TRUTH, scale=instance(Tensor, "a tensor [M]").or_none,
+    @takes(FusionError, has_aux=FLAG, scale=instance(Tensor, "a tensor [M]").or_none,
            only=ITEMS.or_none)  # fmt: skip
     def backward(
         self,

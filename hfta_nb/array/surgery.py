@@ -255,7 +255,7 @@ def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:
 
 
 def _checked(state: ArrayState, index: int) -> int:
-    if not whole(index):
+    if not whole(index) and not isinstance(index, bool):
         raise FusionError("not a member's number", where="member", got=index, accepted=f"0 to {len(state) - 1}")
     if not -len(state) <= index < len(state):
         raise IndexError(f"member {index} of an array of {len(state)}")

@@ -45,7 +45,7 @@ class LBFGS(MemberOptimizer):
         "max_eval": Kind("a whole number, or None", words=(None,), convert=int),
         "tolerance_grad": NUMBER,
         "tolerance_change": NUMBER,
-        "history_size": COUNT,
+        "history_size": Kind("a whole number, at least 1", lambda v: v >= 1 and v == int(v), convert=int),
         "line_search_fn": Kind('None or "strong_wolfe"', words=(None, "strong_wolfe"), convert=str),
     }
 

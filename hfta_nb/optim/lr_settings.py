@@ -66,7 +66,9 @@ _FINITE = Kind("not a finite number", "a finite number", _finite)
 _PERIOD = Kind("not a period", "a number, at least 1", lambda v: _finite(v) and v >= 1)
 _PATIENCE = Kind("not a number", "a number", lambda v: number(v) and not math.isnan(v))
 _RATE = Kind("not a learning rate", "a finite number, at least 0", lambda v: _finite(v) and v >= 0)
+_FACTOR = Kind("not a finite number from 0 on", "a finite number, at least 0", _RATE.holds)
 _KINDS = {
+    "gamma": _FACTOR,
     **{"step_size": _PERIOD, "T_max": _PERIOD, "step_size_up": _PERIOD, "step_size_down": _PERIOD.or_none},
     **dict.fromkeys(("patience", "cooldown", "threshold"), _PATIENCE),  # which may be infinite
     **dict.fromkeys(("eta_min", "min_lr", "base_lr", "max_lr"), _RATE),

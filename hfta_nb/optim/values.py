@@ -244,6 +244,10 @@ class Columns:
         Half precision gets float32 columns: rounding a learning rate to eight bits would change the run.
         """
         found: dict[str, Any] = {k: v[0].item() for k, v in numbers.items() if uniform(v)}
+        most = torch.finfo(torch.promote_types(like.dtype, torch.float32)).max
+        for name, value in found.items():
+            if type(value) is float and not -most <= value <= most:  # infinite in the dtype; torch refuses the number
+                found[name] = math.copysign(math.inf, value) if value == value else value
         varied = {k: v for k, v in numbers.items() if k not in found}
         if not varied:
             return found

@@ -29,7 +29,7 @@ CHECKPOINTING = ("auto", "never", "always")
 
 KINDS = {
     **dict.fromkeys(("serial", "share_stream", "drop_last", "deterministic", "skip_duplicates"), FLAG),
-    **dict.fromkeys(("precision", "name", "device"), TEXT),
+    **dict.fromkeys(("name", "device"), TEXT),
     **{"checkpointing": one_of(*CHECKPOINTING), "compile": one_of(*COMPILE_MODES), "verify": one_of(*VERIFY_MODES)},
     **{"strategy": one_of(*STRATEGIES).or_none, "devices_batch_norm": one_of(*BATCH_NORM)},
     **{"seeds_by": one_of(*AGGREGATES), "constraint": FUNCTION.or_none, "param_groups": FUNCTION.or_none},

@@ -185,8 +185,10 @@ def _go_on(run: Progress, state: Mapping[str, Any], held: Sequence[int], unit: s
         held: per row of the step, its variant.
         unit: what they count, "steps" or "epoch".
     """
-    begun = {page[0]: first for page, first in zip(state["members"]["pages"], _begun(state), strict=True)}
-    counts = [int(state[unit]) - begun[v][1 if unit == "steps" else 0] for v in held]
+    done, which = int(state[unit]), 1 if unit == "steps" else 0
+    books = zip(state["members"]["pages"], _begun(state), strict=True)
+    trained = {page[0]: done - first[which] for page, first in books}
+    counts = [trained.get(variant, 0) for variant in held]  # rows of nobody stay where they begin
     if unit == "steps":
         counts = [updates(run.group.rows[0], count, run.trainer.batches(run.group)) for count in counts]
     for number in range(max(counts)):

@@ -288,9 +288,9 @@ def test_wrong_settings_are_named_and_change_nothing() -> None:
     cases = [
         (lambda: lr_scheduler.StepLR(optimizer, [1, 2]), "step_size: not one value per member"),
         (lambda: lr_scheduler.StepLR(optimizer, 3, gamma=[0.1, float("nan"), 0.1]), "gamma: not a finite number"),
-        (lambda: lr_scheduler.OneCycleLR(optimizer, float("inf"), 10), "max_lr: not a finite number"),
-        (lambda: lr_scheduler.StepLR(optimizer, [1, 2, 0]), "step_size: a period of 0"),
-        (lambda: lr_scheduler.CosineAnnealingLR(optimizer, 0), "T_max: a period of 0"),
+        (lambda: lr_scheduler.OneCycleLR(optimizer, float("inf"), 10), "max_lr: not a learning rate; got inf"),
+        (lambda: lr_scheduler.StepLR(optimizer, [1, 2, 0]), "step_size: not a period; got 0"),
+        (lambda: lr_scheduler.CosineAnnealingLR(optimizer, 0), "T_max: not a period; got 0"),
         (lambda: lr_scheduler.OneCycleLR(optimizer, 0.1), "OneCycleLR, member 0"),
         (lambda: lr_scheduler.CyclicLR(optimizer, 0.1, 0.2), "must support momentum"),
         (lambda: lr_scheduler.ConstantLR(optimizer, [0.5, 0.5, 2.0]), "ConstantLR, member 2"),

@@ -135,7 +135,7 @@ def test_milestones_as_an_array_are_one_value() -> None:
     [
         ("StepLR", {"step_size": (7, 8, 12)}, "for one value per member give a list"),
         ("StepLR", {"step_size": [[1], [2], [3]]}, "not one value"),
-        ("ExponentialLR", {"gamma": "0.9"}, "not a number"),
+        ("ExponentialLR", {"gamma": "0.9"}, "not a finite number"),
         ("CosineAnnealingLR", {"T_max": np.array([1, 2])}, "or a list of 3"),
     ],
     ids=str,

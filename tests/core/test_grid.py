@@ -185,10 +185,10 @@ def test_values_are_shown_as_typed() -> None:
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: logspace("a", 1, 3), r"the ends of a range must be numbers; got \('a', 1\)"),
-        (lambda: linspace(0, 1, 2.5), "not a number of values; got 2.5"),
-        (lambda: seeds("x"), "not a number of values; got 'x'"),
-        (lambda: integers(1.5, 3), r"not a range of whole numbers; got \(1.5, 3, 1\)"),
+        (lambda: logspace("a", 1, 3), "start: not a number; got 'a'"),
+        (lambda: linspace(0, 1, 2.5), "count: not a whole number; got 2.5"),
+        (lambda: seeds("x"), "count: not a whole number; got 'x'"),
+        (lambda: integers(1.5, 3), "start: not a whole number; got 1.5"),
         (lambda: Grid({"lr": b"1"}), "lr: not a list of values; got b'1'"),
     ],
 )

@@ -35,7 +35,7 @@ from tests.core.test_data_streams import HELD, STREAMS, Noisy, numbers, study, u
         (lambda: data.from_loader(3, HELD), "not a DataLoader"),  # type: ignore[arg-type]
         (lambda: data.from_batches(3, HELD), "not a function"),  # type: ignore[arg-type]
         (lambda: data.from_dataset([1, 2]), "not a Dataset"),
-        (lambda: data.from_batches(uneven, HELD, num_classes="3"), "not a fact"),  # type: ignore[arg-type]
+        (lambda: data.from_batches(uneven, HELD, num_classes="3"), "not a whole number"),  # type: ignore[arg-type]
         (lambda: data.from_batches(uneven, HELD, name="digits"), "name of another data set"),
         (lambda: (lambda: [(["a", "b"], torch.zeros(2))], HELD), "not a tensor, array or number"),
         (lambda: [{"text": "a", "label": 1}], "not data"),

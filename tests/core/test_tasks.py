@@ -13,7 +13,7 @@ import hfta_nb as hfta
 from hfta_nb.data.catalogue import BUILT_IN
 from hfta_nb.data.catalogue_names import DIRECTORIES, TASKS
 from hfta_nb.data.readers import READERS
-from hfta_nb.errors import FamilyError
+from hfta_nb.errors import DataError, FamilyError
 from hfta_nb.model_zoo import check_data, constructors
 from hfta_nb.recipes import from_function
 
@@ -125,13 +125,10 @@ def test_own_families() -> None:
         from_function(build, tasks=["any thing"])
 
 
-def test_a_task_without_a_loss(tmp_path: Path) -> None:
+def test_an_unknown_task_is_refused() -> None:
     x = torch.randn(20, 3)
-    data = hfta.data.from_tensors(x, x.sum(1), task="ranking", name="ranks")
-    with pytest.raises(FamilyError, match="no loss is known for this task"):
-        hfta.Study(from_function(build), {"lr": [1e-3]}, data, directory=tmp_path)
-    own = from_function(build, loss=lambda out, y: (out.sum(1) - y).square().mean())
-    assert hfta.Study(own, {"lr": [1e-3]}, data, directory=tmp_path).data is data
+    with pytest.raises(DataError, match="task: unknown choice; got 'ranking'; accepted: classification, regression"):
+        hfta.data.from_tensors(x, x.sum(1), task="ranking", name="ranks")
 
 
 def test_names_of_data_sets_are_those_that_can_be_read() -> None:

@@ -145,7 +145,7 @@ def test_it_is_saved_with_the_study_and_in_its_code(tmp_path: Path) -> None:
     ("more", "message"),
     [
         ({"strategy": "quick"}, "measured, fixed"),
-        ({"deterministic": 1}, "neither on nor off"),
+        ({"deterministic": 1}, "not True or False; got 1"),
         ({"deterministic": True, "strategy": "measured"}, "strategy.*rules out"),
         ({"deterministic": True, "capacity": "auto"}, "capacity.*rules out"),
         ({"deterministic": True, "compile": "always"}, "compile.*rules out"),
