@@ -25,7 +25,7 @@ pytest_plugins = ["tests.tiers"]
 # Shapes in signatures are checked while tests run, and only then; where people's input is checked, by that code itself.
 # One test in so many does: all tests of optimizers would take a quarter longer.
 SHAPES_IN_ONE_OF = 8
-SHAPED = ("members.arena", "rules.linear", "metrics", "optim.values")
+SHAPED = ("members.arena", "rules.linear", "optim.values")
 # A machine with a GPU may have pytest and not all of what the tests are developed with.
 if importlib.util.find_spec("beartype"):
     install_import_hook([f"hfta_nb.{name}" for name in SHAPED], "beartype.beartype")

@@ -17,7 +17,7 @@ GONE = type("GONE", (), {})
 """In place of a value that a member has deleted; a class, which copies as itself."""
 
 _OWN = frozenset(nn.Module().__dict__)
-_LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "hfta_nb", "jaxtyping"}) - {"__main__"}
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "hfta_nb", "jaxtyping", "beartype"}) - {"__main__"}
 """Packages whose objects and functions keep nothing for a loss; torch's modules and the containers apart."""
 
 
