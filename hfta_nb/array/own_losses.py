@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -15,9 +14,8 @@ from hfta_nb.eager.current_member import current
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install
-from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.errors import ArrayWarning
+from hfta_nb.eager.telling import tell
 from hfta_nb.members.identity import identity
 from hfta_nb.members.per_member import PerMember, per_member
 from hfta_nb.members.tree import tensor_map
@@ -113,7 +111,7 @@ class OwnLosses:
                 f"each of the {members} members' losses is divided by {members}, as by losses.mean(), and so is its "
                 "gradient: take losses.sum() to train members as they train alone"
             )
-            warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+            tell(text)
 
     def __iter__(self) -> Iterator[LossCalls]:
         return iter(self._made.values())

@@ -8,7 +8,6 @@ that differ no more than those of the plain module do when its last bits change 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,9 +22,9 @@ from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.outcome import MemberOutcome, differentiable, gradient_outcome
 from hfta_nb.eager.plain_copies import plain_member
 from hfta_nb.eager.plain_run import PlainRun
-from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.errors import ArrayWarning, FusionError, out_of_memory
+from hfta_nb.eager.telling import tell
+from hfta_nb.errors import FusionError, out_of_memory
 from hfta_nb.members.tree import flatten, unflatten, versions
 from hfta_nb.rules import autocast
 
@@ -71,7 +70,7 @@ def tell_of_failure(state: ArrayState, member: int, error: Exception) -> None:
     text = f"the plain module of member {member} raises where the array does not, so the two can't be compared"
     note = f"{text}: {type(error).__name__}: {error}".splitlines()[0]
     if state.settings.remark(note):
-        warnings.warn(f"{note}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
+        tell(f"{note}; see explain()")
 
 
 class Repeat:

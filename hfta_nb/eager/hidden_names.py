@@ -7,15 +7,13 @@ own `losses`.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hfta_nb.eager.shared_input_warning import stacklevel_outside
-from hfta_nb.errors import ArrayWarning
+from hfta_nb.eager.telling import tell
 
 if TYPE_CHECKING:
     from hfta_nb.eager.state import ArrayState
@@ -73,4 +71,4 @@ def tell_of_hidden(state: ArrayState) -> None:
             "another name in the model"
         )
         if state.settings.remark(told):
-            warnings.warn(told, ArrayWarning, stacklevel=stacklevel_outside())
+            tell(told)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,11 +20,12 @@ from hfta_nb.eager.hidden_names import tell_of_hidden
 from hfta_nb.eager.last_resort import runs_alone
 from hfta_nb.eager.model_hooks import called_beside
 from hfta_nb.eager.outcome import Computation
-from hfta_nb.eager.shared_input_warning import stacklevel_outside, warn_of_shared_input
+from hfta_nb.eager.shared_input_warning import warn_of_shared_input
 from hfta_nb.eager.shared_modules import refuse_views, tell_of_changes
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.telling import tell
 from hfta_nb.eager.verified_kinds import check, count, is_new, kinds_of, may_wait, verifiable, verification_of, wait
-from hfta_nb.errors import ArrayWarning, FusionError, HftaError, MemberError, TransformError, out_of_memory
+from hfta_nb.errors import FusionError, HftaError, MemberError, TransformError, out_of_memory
 from hfta_nb.kernels.cuda_graphs import capturing
 from hfta_nb.rules import SharedWrite
 
@@ -269,7 +269,7 @@ def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None
 def _warn_and_resize(state: ArrayState, helpers: RetryHelpers, found: Mismatch | None) -> None:
     """Warn about a difference, and store resized buffers."""
     if found is not None:
-        warnings.warn(f"{found}; see explain()", ArrayWarning, stacklevel=stacklevel_outside())
+        tell(f"{found}; see explain()")
     if state.engine.resized_buffers:
         helpers.resize_buffers()
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.eager.autograd_nodes import nodes
 from hfta_nb.eager.engine import Inputs
 from hfta_nb.eager.state import ArrayState
-from hfta_nb.errors import ArrayWarning
+from hfta_nb.eager.telling import tell
 
 _AXES: tuple[tuple[type[nn.Module], int], ...] = (
     (nn.Linear, 2),
@@ -49,7 +45,7 @@ def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
         f"members and {type(layer).__name__} takes {axes} axes: if each member is to get an entry of its own, call "
         "array(hfta_nb.per_member(x))"
     )
-    warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+    tell(text)
 
 
 def warn_of_summed_gradients(state: ArrayState, inputs: Inputs) -> None:
@@ -71,19 +67,10 @@ def warn_of_summed_gradients(state: ArrayState, inputs: Inputs) -> None:
         "gradient with a row per member, call array(hfta_nb.per_member(own)) with "
         f"own = x.expand({members}, *x.shape), and differentiate by own"
     )
-    warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+    tell(text)
 
 
 def _given(tensor: Tensor) -> bool:
     """True if a tensor is a leaf, or computed from a leaf that is no parameter."""
     leaves = (getattr(node, "variable", None) for node in nodes([tensor]))
     return tensor.is_leaf or any(leaf is not None and not isinstance(leaf, nn.Parameter) for leaf in leaves)
-
-
-def stacklevel_outside() -> int:
-    """The `stacklevel` of the first frame outside of the package and torch, for the caller's warning."""
-    frame: Any = sys._getframe(1).f_back  # None in a thread of autograd, where the backward of a GPU runs
-    level = 2
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("hfta_nb", "torch"):
-        frame, level = frame.f_back, level + 1
-    return level

@@ -3,17 +3,15 @@ about memory that attributes of one member share."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Sequence
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hfta_nb.eager.attributes import OWN, is_cache, is_ordinary
-from hfta_nb.eager.shared_input_warning import stacklevel_outside
 from hfta_nb.eager.shared_memory import view_error, views_of
 from hfta_nb.eager.state import ArrayState, Snapshot
-from hfta_nb.errors import ArrayWarning
+from hfta_nb.eager.telling import tell
 
 _MEANINGS = (
     "If copies are meant, build each member with copy.deepcopy(...) of it; an array can't train one that all members "
@@ -44,7 +42,7 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
     if told:
         of = "; ".join(f"members {', '.join(map(str, numbers))} share `{path}`" for path, numbers in told.items())
         text = f"{of}: each gets a copy of its own, which it trains alone. {_MEANINGS}"
-        warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+        tell(text)
     return {held[0][1] for held in shared if not any(tensor.requires_grad for _, _, tensor in held)}
 
 
@@ -57,7 +55,7 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
             f"members share `{changed[0]}`, which the model changes when it is called: each changes a copy of its own, "
             f"as often as it is called alone. {_MEANINGS} and must not be changed by a call (eval() for batch norm)"
         )
-        warnings.warn(text, ArrayWarning, stacklevel=stacklevel_outside())
+        tell(text)
 
 
 def views_in(module: nn.Module) -> dict[str, list[str]]:

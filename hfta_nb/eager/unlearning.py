@@ -7,12 +7,15 @@ from contextlib import contextmanager
 
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
+from hfta_nb.eager.telling import untold
 from hfta_nb.members.process_streams import set_stream_states, stream_states
 
 
 @contextmanager
 def unlearned(state: ArrayState) -> Iterator[None]:
     """Forget on exit what calls in the context have found out about the model, and changed in the settings.
+
+    They warn of nothing: the caller's own call does.
 
     What was found decides which later calls are verified and recorded, and so how they round. Tensors and the members'
     random streams are restored elsewhere (`ArrayState.snapshot`), those of Python and NumPy here.
@@ -22,10 +25,13 @@ def unlearned(state: ArrayState) -> Iterator[None]:
     proven, met, rewrites = set(state.proven), state.met.copy(), state.rewrites
     unsettled, touched, used = dict(state.unsettled), set(engine.usage.touched), set(engine.usage.used)
     architectures, drawn, streams = engine.architectures, engine.process_streams.drawn, stream_states()
+    told = state.told, state.told_of_sums
     roomy = None if architectures is None else architectures.roomy
     try:
-        yield
+        with untold():
+            yield
     finally:
+        state.told, state.told_of_sums = told
         if engine.process_streams.drawn:
             set_stream_states(streams)
         engine.process_streams.drawn = drawn

@@ -21,7 +21,9 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def own_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Times of this test's own, and torch's kernels: those compiled here round otherwise than ``strategy="fixed"``."""
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HFTA_NB_NATIVE", "off")
 
 
 @pytest.fixture

@@ -1,0 +1,39 @@
+"""Warnings to whoever calls an array."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from hfta_nb.errors import ArrayWarning
+
+_UNTOLD = ContextVar("_UNTOLD", default=False)
+
+
+def tell(text: str) -> None:
+    """Warn, in the name of the first frame outside of the package and torch."""
+    if not _UNTOLD.get():
+        warnings.warn(text, ArrayWarning, stacklevel=_outside())
+
+
+@contextmanager
+def untold() -> Iterator[None]:
+    """The context of calls that nobody has made: the caller's own call tells. Other threads are told as ever."""
+    token = _UNTOLD.set(True)
+    try:
+        yield
+    finally:
+        _UNTOLD.reset(token)
+
+
+def _outside() -> int:
+    """The `stacklevel` of that frame, for a warning of this function's caller."""
+    frame: Any = sys._getframe(1).f_back  # None in a thread of autograd, where the backward of a GPU runs
+    level = 2
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("hfta_nb", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
