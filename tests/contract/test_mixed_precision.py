@@ -21,12 +21,15 @@ from hfta_nb.metrics import Metric
 from hfta_nb.step import ArrayStep, PlainStep, Precision
 from hfta_nb.step import precision as step_precision
 from hfta_nb.step.precision import has_lstm
+from hfta_nb.step.protocol import OUTPUT
 from tests.contract.serial import make
 
 MEMBERS, STEPS = 3, 6
 HALVES = ["bf16", "fp16"]
 TOLERANCES = {"bf16": 2e-2, "fp16": 2e-3}
 """Of losses, relative: a product of all members may round an entry otherwise than a product of one."""
+OUTPUT_TOLERANCE = 2e-2
+"""Of outputs: where a gradient is little but rounding, as of a bias before a batch norm, Adam steps by its sign."""
 
 
 class Words(nn.Module):
@@ -85,8 +88,7 @@ def _mlp() -> nn.Module:
 
 
 def _cnn() -> nn.Module:
-    # With a bias, whose gradient before a batch norm is nothing but rounding, Adam would move it by that.
-    first = [nn.Conv2d(2, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)]
+    first = [nn.Conv2d(2, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*first, nn.Conv2d(8, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
 
 
@@ -171,11 +173,11 @@ def test_fused_equals_serial(name: str, precision: str, block: int, device: torc
 
 
 def _agree(fused: dict[str, Tensor], serial: list[dict[str, Tensor]], precision: str) -> None:
-    near = {"rtol": TOLERANCES[precision], "atol": TOLERANCES[precision]}
     for key, value in fused.items():
         if key != "accuracy":  # a rounding may change which class is likeliest
             assert value.dtype == torch.float32
-            torch.testing.assert_close(value, torch.cat([scores[key] for scores in serial]), **near)
+            off = OUTPUT_TOLERANCE if key == OUTPUT else TOLERANCES[precision]
+            torch.testing.assert_close(value, torch.cat([scores[key] for scores in serial]), rtol=off, atol=off)
 
 
 @pytest.mark.parametrize("precision", HALVES)
