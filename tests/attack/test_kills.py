@@ -23,7 +23,7 @@ LONGEST_S = 30.0
 """A look at a run takes less, also on a busy machine."""
 
 
-@pytest.mark.parametrize(("count", "epochs", "seed"), [(10, 6, 0), (40, 12, 1)])
+@pytest.mark.parametrize(("count", "epochs", "seed"), [(10, 6, 0), (40, 12, 1), (50, 14, 2)])
 def test_a_search_that_is_killed_and_followed(tmp_path: Path, count: int, epochs: int, seed: int) -> None:
     whole, place, looks = kills.make(tmp_path / "whole", epochs), tmp_path / "run", 0
     for _ in whole.run():
