@@ -320,7 +320,7 @@ class FunctionStates:
             own, (shown, leaves) = self._own.pop(place), self._shown.pop(place)
             value = now.get(place[1], GONE)
             if fingerprint(value) != shown:
-                self.values.assign(place, divided(value, leaves, self.values.members))
+                self.values.assign({place: divided(value, leaves, self.values.members)})
                 self._note(place, value)
             else:
                 holder.put(place[1], own)
@@ -333,7 +333,7 @@ class FunctionStates:
             known, content = self._seen[place]
             # Another array's call may have changed a tensor in place, and put its content back.
             if fingerprint(value) != known and not same_value(value, content):
-                self.values.assign(place, [value] * self.values.members)
+                self.values.assign({place: [value] * self.values.members})
 
     def _show(self, holder: Holder) -> None:
         """Let a holder show the members' values."""
