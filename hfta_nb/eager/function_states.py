@@ -100,6 +100,10 @@ class FunctionStates:
         """What the functions of this call reach."""
         return self._now
 
+    def owners(self, functions: tuple[Any, ...]) -> list[Any]:
+        """The objects, cells and containers whose values some functions may change."""
+        return [holder.owner for holder in self._reached(functions).holders] if functions else []
+
     @contextmanager
     def of_one(self, functions: tuple[Any, ...]) -> Iterator[None]:
         """The context of a call of the only member."""

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from torch import Tensor
 
+from hfta_nb.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.own_entries import OwnEntries
 
-if TYPE_CHECKING:
-    from hfta_nb.optim.surgery import Surgery
-
 Entry = dict[str, Any]
+
+
+class Shows(Protocol):
+    """An optimizer whose state is shown; see `Surgery`."""
+
+    array: FusedArray
+
+    @property
+    def title(self) -> str: ...
+
+    def _by_parameter(self) -> dict[str, Entry]: ...
+
+    def _member_state(self, index: int) -> dict[str, Entry]: ...
+
+    def _load_members(self, states: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None: ...
 
 
 class ShownState:
@@ -23,7 +37,7 @@ class ShownState:
         optimizer: whose state it is.
     """
 
-    def __init__(self, optimizer: Surgery) -> None:
+    def __init__(self, optimizer: Shows) -> None:
         self._optimizer = optimizer
         self.state: dict[Any, Entry] = defaultdict(dict)
         self._known: dict[Tensor, tuple[Entry, Entry, dict[str, int]]] = {}  # the entry, its values, and versions

@@ -1,4 +1,4 @@
-"""What the user writes to the state of an array's optimizer, against the same writing to torch's optimizers."""
+"""What the user writes to the state of an optimizer, and what functions of lr schedulers keep, as with torch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim import lr_scheduler as theirs
 
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
+from hfta_nb.optim import lr_scheduler as ours
 from tests.contract.handed_over import numbers
 
 X, Y = numbers(12, 4), numbers(12, 1, seed=1)
@@ -52,19 +54,19 @@ def test_what_is_written_to_the_state_counts(name: str, kind: str, widths: tuple
     if "moments" in name and kind == "ByMember" and len(set(widths)) > 1:
         pytest.skip("members' tensors have several shapes")
     array, plain = hfta.fuse(modules(*widths)), modules(*widths)
-    ours = hfta.optim.Adam(array, lr=LRS) if kind == "Adam" else hfta.optim.ByMember(torch.optim.Adam, array, lr=LRS)
-    theirs = [torch.optim.Adam(m.parameters(), lr=lr) for m, lr in zip(plain, LRS, strict=True)]
+    fused = hfta.optim.Adam(array, lr=LRS) if kind == "Adam" else hfta.optim.ByMember(torch.optim.Adam, array, lr=LRS)
+    plain_optimizers = [torch.optim.Adam(m.parameters(), lr=lr) for m, lr in zip(plain, LRS, strict=True)]
     for step in range(4):
         array.zero_grad()
         array.backward(F.mse_loss, X, Y)
-        ours.step()
-        for module, alone in zip(plain, theirs, strict=True):
+        fused.step()
+        for module, alone in zip(plain, plain_optimizers, strict=True):
             alone.zero_grad()
             F.mse_loss(module(X), Y).backward()
             alone.step()
         if step == 1:
-            WRITTEN[name](ours, array.parameters())
-            for module, alone in zip(plain, theirs, strict=True):
+            WRITTEN[name](fused, array.parameters())
+            for module, alone in zip(plain, plain_optimizers, strict=True):
                 WRITTEN[name](alone, module.parameters())
     for i, module in enumerate(plain):
         for p, q in zip(array[i].parameters(), module.parameters(), strict=True):
@@ -84,3 +86,49 @@ def test_state_that_is_of_no_member_is_refused() -> None:
     optimizer.state[p] = {"exp_avg": torch.zeros(p.shape[1:], dtype=p.dtype)}
     with pytest.raises(OptimError, match="no state of all members"):
         optimizer.step()
+
+
+class Counting:
+    """A factor that rises with each call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, step: int) -> float:
+        self.calls += 1
+        return min(1.0, self.calls / 6)
+
+
+def by_closure() -> Callable[[int], float]:
+    counting = Counting()
+    return lambda step: counting(step)
+
+
+SCHEDULES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "object": (lambda o: ours.LambdaLR(o, Counting()), lambda o: theirs.LambdaLR(o, Counting())),
+    "closure": (lambda o: ours.MultiplicativeLR(o, by_closure()), lambda o: theirs.MultiplicativeLR(o, by_closure())),
+    "in a sequence": (
+        lambda o: ours.SequentialLR(o, [ours.LambdaLR(o, Counting()), ours.ConstantLR(o, 0.5)], [4]),
+        lambda o: theirs.SequentialLR(o, [theirs.LambdaLR(o, Counting()), theirs.ConstantLR(o, 0.5)], [4]),
+    ),
+    "by member": (
+        lambda o: ours.ByMember(o, lambda q, f=by_closure(): theirs.LambdaLR(q, f)),  # noqa: B008
+        lambda o: theirs.LambdaLR(o, by_closure()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_functions_of_schedulers_count_the_calls_of_each_member(name: str) -> None:
+    array, alone = hfta.fuse(modules(5, 5, 5)), torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    optimizer = hfta.optim.SGD(array, lr=0.1)
+    make, make_alone = SCHEDULES[name]
+    schedule, schedule_alone = make(optimizer), make_alone(alone)
+    for step in range(8):
+        if step == 3:
+            optimizer.copy_member(0, 1)
+        assert schedule.get_last_lr()[0] == pytest.approx([alone.param_groups[0]["lr"]] * 3)
+        optimizer.step()
+        alone.step()
+        schedule.step()
+        schedule_alone.step()
