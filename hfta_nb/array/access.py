@@ -21,7 +21,7 @@ from hfta_nb.array.user_functions import alone_where_needed, changes
 from hfta_nb.eager import attributes, saved_functions
 from hfta_nb.eager.current_member import alone
 from hfta_nb.eager.engine import Inputs
-from hfta_nb.eager.foreign_leaves import check_leaves
+from hfta_nb.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.eager.function_states import FunctionStates
 from hfta_nb.eager.gradients import Arguments, call_module
 from hfta_nb.eager.handlers import install
@@ -44,6 +44,7 @@ __all__ = [
     "FunctionStates",
     "HeldLoss",
     "Inputs",
+    "Owned",
     "Program",
     "alone",
     "alone_where_needed",

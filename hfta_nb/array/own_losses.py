@@ -16,9 +16,10 @@ from hfta_nb.eager.gradients import scalar, target_of
 from hfta_nb.eager.handlers import install
 from hfta_nb.eager.state import ArrayState
 from hfta_nb.eager.telling import tell
+from hfta_nb.errors import FusionError
 from hfta_nb.members.identity import identity
 from hfta_nb.members.per_member import PerMember, per_member
-from hfta_nb.members.tree import tensor_map
+from hfta_nb.members.tree import flatten, tensor_map, versions
 from hfta_nb.replay.calls import Calls, over
 
 _MOST = 8
@@ -39,6 +40,7 @@ class LossCalls:
 
     def __init__(self, function: Callable[..., Any], outer: Calls) -> None:
         self.outer, self.function = outer, function
+        self._checked = False
         state = ArrayState(outer.state.generators)
         state.functions, state.called = outer.state.functions, (function,)
         take(state, OwnLoss(), {}, {})
@@ -72,7 +74,42 @@ class LossCalls:
         def call(module: nn.Module, leaves: list[Any]) -> Any:
             return self._loss(module, inputs.structure(leaves))
 
-        return calls.forward(tree, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
+        if self._checked:
+            return calls.forward(tree, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
+        before = self._marks(output)
+        error: Exception | None = None
+        try:
+            losses = calls.forward(tree, inputs, call, (output, y) if plain else ())
+        except Exception as failure:
+            error = failure
+        self._check(before, self._marks(output), error)
+        self._checked = True
+        return losses  # type: ignore[no-any-return]
+
+    def _marks(self, output: Any) -> tuple[list[int], list[Any]]:
+        """What a loss must not change: the outputs, and the gradients of the array's parameters."""
+        grads = [p.grad for p in self.outer.state.tensors.parameters()]
+        return versions(flatten(output)[0]), [(id(g), 0 if g is None else g._version) for g in grads]
+
+    def _check(self, before: Any, now: Any, error: Exception | None) -> None:
+        """See that the first call of the loss has only computed.
+
+        Raises:
+            FusionError: it has written into the outputs, which are the members' together, or called a backward.
+        """
+        what = [
+            (before[0] != now[0], "writes into the outputs that it gets", "write o = o / 2 in place of o /= 2"),
+            (before[1] != now[1], "calls backward itself", "return a loss, and call losses.sum().backward()"),
+        ]
+        for changed, told, remedy in what:
+            if changed:
+                raise FusionError(
+                    f"the loss {told}",
+                    where="the loss of array.losses",
+                    remedy=f"{remedy}; array.backward takes such a loss",
+                ) from error
+        if error is not None:
+            raise error
 
     def _loss(self, module: nn.Module, leaves: Sequence[Any]) -> Tensor:
         output, target = leaves

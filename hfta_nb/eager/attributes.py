@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from hfta_nb.eager.joined_values import copies_of, copy_of, joined
+from hfta_nb.eager.joined_values import copies_of, joined_rows, with_tensors
 from hfta_nb.eager.module_references import note_references, rebound
 from hfta_nb.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
 from hfta_nb.eager.shared_memory import overlapping, parts, view_error
 from hfta_nb.errors import FusionError
+from hfta_nb.members.held import walk
 from hfta_nb.members.tensor_slots import TensorSlots
-from hfta_nb.members.tree import flatten, unflatten
 from hfta_nb.rules.base import Context, Disagreement
 
 AttributeKey = tuple[str, str]
@@ -33,6 +33,8 @@ _BUFFER = "buffer "
 
 OWN = frozenset(nn.Module().__dict__)
 """Attributes that every module has; their content is tracked elsewhere."""
+
+EMPTY: Mapping[int, Tensor] = {}
 
 _NO_HOOKS: dict[int, Any] = {}
 _HOOKS = tuple(k for k, v in nn.Module().__dict__.items() if "hooks" in k and isinstance(v, dict))
@@ -53,9 +55,14 @@ class Attributes:
         """A copy of a member's value; the value itself where it can't be copied."""
         return self.copies({"": value})[""]
 
-    def copies(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Copies of the values of one member; what two places share, as a random stream, their copies share."""
-        return copies_of(values, {})
+    def copies(self, values: Mapping[Any, Any], tensors: Mapping[int, Tensor] = EMPTY) -> dict[Any, Any]:
+        """Copies of the values of one member; what two places share, as a random stream, their copies share.
+
+        Args:
+            values: by place.
+            tensors: what they hold in place of some tensors, by the ids of those.
+        """
+        return copies_of(values, {**tensors})
 
     def copy(self) -> Self:
         return self.select(range(self.members))
@@ -77,9 +84,10 @@ class Attributes:
         for place, value in changes.items():
             self.values.setdefault(place, [MISSING] * self.members)[index] = value
 
-    def assign(self, place: Any, values: Sequence[Any]) -> None:
-        """Give the members copies of these values; or `MISSING`, none."""
-        self.values[place] = [self.copied(value) for value in values]
+    def assign(self, values: Mapping[Any, Sequence[Any]]) -> None:
+        """Give the members copies of these values, by place; or `MISSING`, none."""
+        rows = [self.copies({place: v[i] for place, v in values.items()}) for i in range(self.members)]
+        self.values.update({place: [row[place] for row in rows] for place in values})
 
     def drop(self, index: int) -> None:
         """Remove all attributes of a member."""
@@ -106,37 +114,20 @@ class Attributes:
         rows = [{place: v for place, v in self.of(i).items() if not is_below(place[0], one_by_one)} for i in indices]
         if any(row.keys() != rows[0].keys() for row in rows):
             raise Disagreement("members differ in which attributes they have set")
-        known = dict[Any, Any]()  # what has been joined for other places
-        return {
-            # Hooks that were installed for each member are different functions that do the same.
-            place: rows[0][place]
-            if place[1] in _HOOKS
-            else joined([row[place] for row in rows], context, place, known=known)
-            for place in rows[0]
-        }
+        # Hooks that were installed for each member are different functions that do the same.
+        hooks = {place: value for place, value in rows[0].items() if place[1] in _HOOKS}
+        return hooks | joined_rows([{p: v for p, v in row.items() if p not in hooks} for row in rows], context)
 
     def keep_block(self, indices: Sequence[int], changes: Mapping[Any, Any], context: Context) -> None:
         """Store what several members that ran at once have set."""
-        known = dict[int, tuple[Any, Sequence[Any]]]()  # what two places share, they share for each member
-        places = dict[int, Any]()
-        for place, value in changes.items():
-            if place[1] in _HOOKS:
-                for index in indices:
-                    self.keep(index, {place: value})
-                continue
-            if id(value) in places:  # the same list or dict
-                for index in indices:
-                    self.keep(index, {place: self.values[places[id(value)]][index]})
-                continue
-            places[id(value)] = place
-            leaves, rebuild = flatten(value)
-            for v in leaves:
-                if id(v) not in known:
-                    # Not `select`, whose backward has the size of all members for each of them.
-                    tensor = isinstance(v, Tensor)
-                    known[id(v)] = v, context.stacked(v).unbind(0) if tensor else [self.copied(v) for _ in indices]
-            for i, index in enumerate(indices):
-                self.keep(index, {place: unflatten(rebuild, [known[id(v)][1][i] for v in leaves])})
+        hooks = {place: value for place, value in changes.items() if place[1] in _HOOKS}
+        held = {place: value for place, value in changes.items() if place not in hooks}
+        tensors = {id(v): v for v in walk(held.values()) if isinstance(v, Tensor)}
+        # Not `select`, whose backward has the size of all members for each of them.
+        rows = {key: context.stacked(v).unbind(0) for key, v in tensors.items()}
+        for i, index in enumerate(indices):
+            own = {key: row[i] for key, row in rows.items()}
+            self.keep(index, hooks | with_tensors(held, self.copies(held, own), own))
 
 
 def is_ordinary(name: str) -> bool:
@@ -243,7 +234,7 @@ def tracked_attributes(
         after = {(path, name): now[path].get(name) for path, name in contents} if written else {}
         views = sorted(".".join(filter(None, place)) for place, _ in overlapping(parts(after)) if place in written)
         with suppress(Exception):  # an error here only occurs in a call that is repeated
-            changes.update(copies_of(written, {}))
+            changes.update(copies_of(written | _holding(changes, written), {}))
         for place, value in altered.items() if not keep else ():  # also of an object that the module has replaced
             with suppress(Exception):
                 own = before[place[0]].get(place[1], MISSING)
@@ -278,7 +269,7 @@ class AttributesBefore:
 
     def changes(self) -> dict[AttributeKey, Any]:
         """The attributes that have changed since then, in place or not."""
-        now, found = self._now(), dict[AttributeKey, Any]()
+        now, found, written = self._now(), dict[AttributeKey, Any](), dict[AttributeKey, Any]()
         for path, module in self._modules.items():
             for name, value in now[path].items():
                 was = self._held[path].get(name, MISSING)
@@ -287,7 +278,8 @@ class AttributesBefore:
         for (path, name), content in self._contents.items():
             value = now[path].get(name, MISSING)
             if value is self._held[path].get(name) and not same_value(value, content):
-                found[path, name] = copy_of(value)
+                written[path, name] = value
+        found |= copies_of(written | _holding(found, written), {})
         note_references(found.values(), self._modules, "")
         return found
 
@@ -334,6 +326,13 @@ def _unchanged(value: Any, content: Any) -> bool:
         return same_value(value, content)
     except Exception:  # a tensor of several members, in a container that members share
         return False
+
+
+def _holding(new: Mapping[AttributeKey, Any], written: Mapping[AttributeKey, Any]) -> dict[AttributeKey, Any]:
+    """Those of the new values that hold a part of one whose content has changed, which is put back."""
+    parts = {id(v) for v in walk(written.values()) if is_mutable(v)}
+    ordinary = {place: v for place, v in new.items() if is_ordinary(place[1])} if parts else {}
+    return {place: v for place, v in ordinary.items() if any(id(inner) in parts for inner in walk([v]))}
 
 
 def _back(own: Any, value: Any, content: Any) -> Any:
@@ -385,15 +384,10 @@ def _remove(module: nn.Module, name: str) -> None:
 def put(root: nn.Module, given: Mapping[AttributeKey, Any]) -> None:
     """Set attributes permanently, tensors as detached copies."""
     modules = dict(root.named_modules())
-    memo, clones = Memo(), dict[int, tuple[Any, Tensor]]()
-    for (path, name), kept in given.items():
-        value = rebound(kept, modules, "")
-        if name in _HOOKS:
-            _set(root.get_submodule(path), name, value)
-            continue
-        leaves, rebuild = flatten(value)
-        clones |= {id(v): (v, v.detach().clone()) for v in leaves if isinstance(v, Tensor) and id(v) not in clones}
-        memo |= {id(new): new for _, new in clones.values()}
-        own = [clones[id(v)][1] if isinstance(v, Tensor) else v for v in leaves]
-        copied = copies_of({name: unflatten(rebuild, own) if clones.keys() & set(map(id, leaves)) else value}, memo)
-        _set(root.get_submodule(path), name, copied[name])
+    held = {place: rebound(kept, modules, "") for place, kept in given.items()}
+    hooks = {place: value for place, value in held.items() if place[1] in _HOOKS}
+    values = {place: value for place, value in held.items() if place not in hooks}
+    tensors = {id(v): v for v in walk(values.values()) if isinstance(v, Tensor)}
+    clones = {key: v.detach().clone() for key, v in tensors.items()}
+    for (path, name), value in {**hooks, **with_tensors(values, copies_of(values, {**clones}), clones)}.items():
+        _set(modules[path], name, value)

@@ -18,25 +18,32 @@ from hfta_nb.eager.reach import Reach
 from hfta_nb.errors import FusionError
 
 
-def foreign_leaves(results: Iterable[Tensor], own: Iterable[Tensor]) -> list[Tensor]:
-    """The leaves that some tensors are differentiated by, beside `own` and what `own` was computed from."""
-    known, stop = set[int](), set()
-    for tensor in own:
-        known.add(id(tensor))
-        if tensor.grad_fn is not None:
-            stop.add(tensor.grad_fn)
-    leaves = (node.variable for node in nodes(results, stop) if type(node).__name__ == "AccumulateGrad")
-    return [leaf for leaf in leaves if id(leaf) not in known]
+class Owned:
+    """Tensors that a call may be differentiated by, as they are before it: it may write into its inputs.
+
+    Args:
+        tensors: the array's parameters, and the inputs.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.tensors = list(tensors)
+        self.nodes = {tensor.grad_fn for tensor in self.tensors if tensor.grad_fn is not None}
+
+    def foreign(self, results: Iterable[Tensor]) -> list[Tensor]:
+        """The leaves that some tensors are differentiated by, beside these and what these were computed from."""
+        known = set(map(id, self.tensors))
+        leaves = (node.variable for node in nodes(results, self.nodes) if type(node).__name__ == "AccumulateGrad")
+        return [leaf for leaf in leaves if id(leaf) not in known]
 
 
-def check_leaves(results: Iterable[Tensor], own: Iterable[Tensor], functions: tuple[object, ...]) -> None:
+def check_leaves(results: Iterable[Tensor], own: Owned, functions: tuple[object, ...]) -> None:
     """See that a call is differentiated by nothing but what is the array's or was given as an input.
 
     Leaves that the call itself has created, as for a gradient penalty, count for nothing.
 
     Args:
         results: of the call.
-        own: the array's parameters, and the inputs.
+        own: what is the array's or an input.
         functions: what was called: the model, the loss.
 
     Raises:
@@ -44,7 +51,7 @@ def check_leaves(results: Iterable[Tensor], own: Iterable[Tensor], functions: tu
     """
     if not torch.is_grad_enabled():
         return
-    found = foreign_leaves([v for v in results if v.requires_grad], own)
+    found = own.foreign(v for v in results if v.requires_grad)
     if not found:
         return
     of_arrays = next((owner for owner in map(owner_of, found) if owner is not None), None)

@@ -100,6 +100,10 @@ class FunctionStates:
         """What the functions of this call reach."""
         return self._now
 
+    def owners(self, functions: tuple[Any, ...]) -> list[Any]:
+        """The objects, cells and containers whose values some functions may change."""
+        return [holder.owner for holder in self._reached(functions).holders] if functions else []
+
     @contextmanager
     def of_one(self, functions: tuple[Any, ...]) -> Iterator[None]:
         """The context of a call of the only member."""
@@ -320,7 +324,7 @@ class FunctionStates:
             own, (shown, leaves) = self._own.pop(place), self._shown.pop(place)
             value = now.get(place[1], GONE)
             if fingerprint(value) != shown:
-                self.values.assign(place, divided(value, leaves, self.values.members))
+                self.values.assign({place: divided(value, leaves, self.values.members)})
                 self._note(place, value)
             else:
                 holder.put(place[1], own)
@@ -333,7 +337,7 @@ class FunctionStates:
             known, content = self._seen[place]
             # Another array's call may have changed a tensor in place, and put its content back.
             if fingerprint(value) != known and not same_value(value, content):
-                self.values.assign(place, [value] * self.values.members)
+                self.values.assign({place: [value] * self.values.members})
 
     def _show(self, holder: Holder) -> None:
         """Let a holder show the members' values."""

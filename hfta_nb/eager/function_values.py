@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hfta_nb.eager.attributes import Attributes
+from hfta_nb.eager.attributes import EMPTY, Attributes
 from hfta_nb.eager.holders import Owners, of_library
 from hfta_nb.eager.joined_values import copies_of
 from hfta_nb.eager.mutable_values import STREAMS, restore_value, same_value
@@ -23,8 +23,10 @@ _KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray
 class FunctionValues(Attributes):
     """Values by place; what other holders own is referred to, not copied."""
 
-    def copies(self, values: Mapping[Any, Any]) -> dict[Any, Any]:
-        return copies_of(values, memo_of(values.values()))
+    def copies(self, values: Mapping[Any, Any], tensors: Mapping[int, Tensor] = EMPTY) -> dict[Any, Any]:
+        memo = memo_of(values.values())
+        memo.update(tensors)
+        return copies_of(values, memo)
 
     def copy_member(self, src: int, dst: int) -> None:
         self.drop(dst)

@@ -13,7 +13,7 @@ from hfta_nb.eager.autograd_nodes import nodes, own_function
 from hfta_nb.eager.current_member import current
 from hfta_nb.eager.differentiate import add_to_grad
 from hfta_nb.eager.engine import Block, Call, Inputs
-from hfta_nb.eager.foreign_leaves import check_leaves
+from hfta_nb.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.eager.functions_in_backward import unchanged
 from hfta_nb.eager.numbers import as_tensors, is_number
 from hfta_nb.eager.results import concatenate
@@ -201,7 +201,7 @@ class Gradients:
             losses, aux = self.state.engine.run(block, call, self.inputs)
             names = [name for name, p in block.parameters.items() if p.requires_grad and self._wants(name)]
             wanted = [block.parameters[name] for name in names] + self.given
-            check_leaves([losses], [*block.parameters.values(), *_tensors(self.inputs.leaves)], self.functions)
+            check_leaves([losses], Owned([*block.parameters.values(), *_tensors(self.inputs.leaves)]), self.functions)
             if not wanted or not losses.requires_grad:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)

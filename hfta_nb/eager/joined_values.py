@@ -26,9 +26,58 @@ def copies_of(values: Mapping[K, Any], memo: Memo) -> dict[K, Any]:
     return found
 
 
-def copy_of(value: Any) -> Any:
+def copy_of(value: Any, memo: Memo | None = None) -> Any:
     """A copy of a value; the value itself where it can't be copied."""
-    return copies_of({"": value}, {})[""]
+    return copies_of({"": value}, {} if memo is None else memo)[""]
+
+
+def with_tensors(values: Mapping[K, Any], copies: Mapping[K, Any], tensors: Mapping[int, Tensor]) -> dict[K, Any]:
+    """Copies of values with other tensors in place of theirs, as copying with a memo of the tensors makes them.
+
+    Args:
+        values: those that were copied.
+        copies: of them; the values themselves where they can't be copied, although their tensors can be replaced.
+        tensors: the new ones by the ids of the old ones.
+    """
+    found, known = dict(copies), dict[int, Any]()
+    for key, value in values.items():
+        if copies[key] is not value or id(value) in known:
+            found[key] = known.get(id(value), copies[key])
+            continue
+        leaves, rebuild = flatten(value)
+        if not tensors.keys().isdisjoint(map(id, leaves)):
+            found[key] = known[id(value)] = unflatten(rebuild, [tensors.get(id(v), v) for v in leaves])
+    return found
+
+
+def joined_rows(rows: Sequence[Mapping[Any, Any]], context: Context) -> dict[Any, Any]:
+    """One value for each place, for members that run at once: tensors stacked, other values if they agree.
+
+    What two places share in the members, down to an object within a list, they share in the result.
+
+    Args:
+        rows: the values of each member, by place.
+        context: of the call.
+
+    Raises:
+        Disagreement: they don't.
+    """
+    tensors, seen = dict[int, Tensor](), dict[int, tuple[Any, ...]]()
+    for place in rows[0]:
+        columns = [flatten(row[place])[0] for row in rows]
+        for column in zip(*columns, strict=True):
+            first, same = column[0], tuple(map(id, column))
+            if not isinstance(first, Tensor):
+                if not all(agree(v, first) for v in column):
+                    raise Disagreement(f"members have different values of {'.'.join(filter(None, place))}")
+            elif id(first) not in seen:
+                seen[id(first)] = same
+                with context.outside():
+                    stacked = torch.stack(column)
+                tensors[id(first)] = context.wrapped(stacked)
+            elif seen[id(first)] != same:
+                raise Disagreement(f"members differ in what shares the tensor {'.'.join(filter(None, place))}")
+    return with_tensors(rows[0], copies_of(rows[0], {**tensors}), tensors)
 
 
 def joined(

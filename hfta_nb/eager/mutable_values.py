@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 from torch.utils.hooks import RemovableHandle
 
 from hfta_nb.members.held import walk
@@ -45,10 +46,20 @@ def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
     """A deep copy, except for immutable parts.
 
     Raises:
-        TypeError: a part of it cannot be copied.
+        TypeError: a part of it cannot be copied; then `memo` is as it was, without the copies of other parts.
     """
     if id(value) in memo:
         return memo[id(value)]
+    known = len(memo)
+    try:
+        return _copied(value, memo, depth)
+    except TypeError:
+        while len(memo) > known:  # half a copy is none for another place that holds the same value
+            memo.popitem()
+        raise
+
+
+def _copied(value: Any, memo: Memo, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise TypeError("nested too deeply")
     if not is_mutable(value):
@@ -73,13 +84,20 @@ def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
         memo[id(value)] = new = {}
         new.update({k: copy_value(v, memo, depth + 1) for k, v in value.items()})
     else:
-        memo.update({id(v): v for v in walk([value]) if isinstance(v, nn.Module) and id(v) not in memo})
+        for inner in walk([value]):
+            if id(inner) not in memo and (isinstance(inner, nn.Module) or _undeepcopied(inner)):
+                memo[id(inner)] = copy_value(inner, memo, depth + 1)
         try:
             new = copy.deepcopy(value, memo)
         except Exception as error:
             raise TypeError(f"{type(value).__name__} can't be copied") from error
     memo[id(value)] = new
     return new
+
+
+def _undeepcopied(value: Any) -> bool:
+    """True for tensors that `copy.deepcopy` refuses: those of an autograd graph, and those within `vmap`."""
+    return isinstance(value, Tensor) and (not value.is_leaf or functorch.is_batchedtensor(value))
 
 
 def same_value(a: Any, b: Any, depth: int = 0) -> bool:

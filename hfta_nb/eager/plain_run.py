@@ -69,6 +69,7 @@ class PlainRun:
         self.graph: PlainGraph | None = None
         self._leaves, self._own = copied_leaves(inputs.member(member)), inputs.per_member
         self._plain, self._slots = plain_member(state, member), state.slots_of(member)
+        self._computed_before = [isinstance(v, Tensor) and not v.is_leaf for v in inputs.leaves]
         only = computation.only
         self._only = None if only is None else set(state.own(member, dict.fromkeys(only)))
         self._streams = dict(state.generators.states[member])
@@ -179,7 +180,7 @@ class PlainRun:
         grads: MemberOutcome = {}
         given = functions.copied(self._kept)
         with tracked_attributes(plain, slots, {}, changes, deep=True, keep=True), functions.tracked(given, kept):
-            result = computation.call(plain, leaves)
+            result = computation.call(plain, self._given(leaves))
             self.answered = True
             found, outputs = result_outcome(result, None), differentiable(result)
             if computation.backward:
@@ -200,6 +201,14 @@ class PlainRun:
             now = {k: v for k, v in self._state_of(plain).items() if k not in state or not torch.equal(v, state[k])}
             later = later_outcome(now | attribute_outcome(before.changes()))
         return found | grads | state | later, graph
+
+    def _given(self, leaves: Sequence[Any]) -> list[Any]:
+        """The inputs, of which those that were computed are no leaves here either: a loss may write into an output."""
+        given: dict[int, Tensor] = {}
+        for v, computed in zip(leaves, self._computed_before, strict=True):
+            if computed and isinstance(v, Tensor) and v.requires_grad and id(v) not in given:
+                given[id(v)] = v.clone()
+        return [given.get(id(v), v) for v in leaves]
 
     def _of_graph(self, graph: PlainGraph | None, grads: Sequence[Tensor | None] | None) -> MemberOutcome:
         """The gradients of what a plain module has computed; see `gradients`."""

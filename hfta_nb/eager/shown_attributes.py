@@ -54,27 +54,31 @@ class ShownAttributes:
                 self._show(attributes)
 
     def _hide(self, attributes: Attributes) -> None:
+        written, known = dict[AttributeKey, list[Any]](), dict[int, list[Any]]()
         for (path, name), own in self._own.items():
             held = self._root.get_submodule(path).__dict__
             now = held.get(name, MISSING)
             mark, leaves = self._shown[path, name]
             if fingerprint(now) != mark:
-                attributes.assign((path, name), divided(now, leaves, attributes.members))
+                # What two places show stays one value of each member.
+                written[path, name] = known[id(now)] = known.get(id(now)) or divided(now, leaves, attributes.members)
             if own is MISSING:
                 held.pop(name, None)
             else:
                 held[name] = own
+        attributes.assign(written)
         self._own.clear()
         self._shown.clear()
 
     def _show(self, attributes: Attributes) -> None:
-        modules = dict(self._root.named_modules())
+        modules, known = dict(self._root.named_modules()), dict[tuple[int, ...], Any]()
         for (path, name), values in attributes.values.items():
             if path not in modules or not is_ordinary(name) or all(v is MISSING for v in values):
                 continue  # the submodule of a member of another architecture
             held = modules[path].__dict__
             self._own[path, name] = held.get(name, MISSING)
-            held[name] = shown = together(values)
+            same = tuple(map(id, values))
+            held[name] = shown = known[same] = known[same] if same in known else together(values)
             self._shown[path, name] = fingerprint(shown), flatten(shown)[0]
 
 

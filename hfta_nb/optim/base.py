@@ -195,6 +195,7 @@ class ArrayOptimizer(Surgery):
         """
         self.array.take_over()
         self.array.settle_missing()
+        self.take_written()
         marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, self._listed(skip))
         prepared = self._bound_step
         if prepared is not None and closure is None and prepared.holds(self.param_groups):

@@ -219,6 +219,7 @@ class ByMember(MemberOptimizer):
         """
         if closure is None:
             return super().step(skip=skip)
+        self.take_written()
         self._sync_values(())
         left = skip.nonzero().flatten().tolist() if isinstance(skip, Tensor) else list(skip)
         try:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.segments import Entry
@@ -75,6 +76,9 @@ class FlatState(ArrayOptimizer):
         return {name: state for name, state in found.items() if state}
 
     def _load_members(self, states: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
+        for index, state in states.items():
+            for name, own in state.items():
+                _check_begun(own, f"{self.title}, member {index}, {name}")
         known = self._entries()
         values = self.read()
         group_of = {name: k for k, names in enumerate(self._names) for name in names}
@@ -159,3 +163,15 @@ def fill(tensor: Tensor, rows: slice | list[int], values: HostColumn) -> None:
     if tensor.is_complex():
         column = torch.complex(column, column)
     tensor[rows] = column.to(tensor.dtype).view(-1, *[1] * (tensor.ndim - 1)).expand_as(tensor[rows])
+
+
+def _check_begun(saved: Mapping[str, Any], where: str) -> None:
+    """A member that has made no steps begins anew, so that it has nothing else."""
+    others = (v for k, v in saved.items() if k != "step" and isinstance(v, Tensor))
+    if int(saved.get("step", 1)) == 0 and any(bool(v.any()) for v in others):
+        raise OptimError(
+            "a step count of 0 beside other state",
+            where=where,
+            accepted="no state of the parameter, to begin anew; or a count from 1",
+            remedy="del optimizer.state[parameter]; hfta_nb.optim.ByMember runs torch's own optimizer, which takes it",
+        )

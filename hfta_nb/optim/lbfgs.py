@@ -85,6 +85,7 @@ class LBFGS(MemberOptimizer):
         """
         if closure is None:
             raise OptimError("needs a closure", where="LBFGS.step", accepted="a function that returns the losses [M]")
+        self.take_written()
         self._sync_values(self.read())
         for i in range(len(self.members)):
             self._pull(i)

@@ -7,17 +7,19 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.array import PerMember, in_full, not_compiled
+from hfta_nb.array.access import FunctionStates
 from hfta_nb.border import MOST, STATE, number, takes
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
-from hfta_nb.optim.stub_values import pull, push
+from hfta_nb.optim.stub_values import functions_in, pull, push, restore, values_of
 from hfta_nb.optim.surgery import checked
 from hfta_nb.optim.values import plain
 
@@ -53,20 +55,32 @@ class ArrayLRScheduler:
         if len(self._factories) != len(optimizer.array):
             raise OptimError("not one per member", where=type(self).__name__, got=len(self._factories),
                              accepted=f"{len(optimizer.array)}")  # fmt: skip
+        self._note_functions(FunctionStates(len(self._factories), shows=False))
         stubs = pull(optimizer)
-        self._before = [_values(c) for c in stubs]
+        self._before = [values_of(c) for c in stubs]
         try:
             self._members = [self._make(i) for i in range(len(stubs))]
         except OptimError:
             for stub, values in zip(stubs, self._before, strict=True):
-                _restore(stub, values)
+                restore(stub, values)
             raise
         push(optimizer)
         optimizer.follow(self)
 
+    def _note_functions(self, states: FunctionStates) -> None:
+        """Note the user's functions, and what they keep for each member: a counter counts each member's calls."""
+        self._states = states
+        self._functions = tuple({id(f): f for factory in self._factories for f in functions_in(factory)}.values())
+
+    @contextmanager
+    def _alone(self, index: int) -> Iterator[None]:
+        with self._states.used(self._functions), self._states.alone(index):
+            yield
+
     def _make(self, index: int) -> reference.LRScheduler:
         try:
-            return self._factories[index](self.optimizer.stubs[index])
+            with self._alone(index):
+                return self._factories[index](self.optimizer.stubs[index])
         except (TypeError, ValueError, ArithmeticError, KeyError, AttributeError) as error:
             settings = getattr(self._factories[index], "keywords", None)
             where = f"{type(self).__name__}, member {index}"
@@ -94,8 +108,9 @@ class ArrayLRScheduler:
         rows = self._metrics(metrics, wanting)
         pull(self.optimizer)
         if epoch is None:
-            for member, value in zip(self._members, rows, strict=True):
-                member.step(*value)
+            for i, (member, value) in enumerate(zip(self._members, rows, strict=True)):
+                with self._alone(i):
+                    member.step(*value)
         else:
             self._go_to(rows, epochs)
         push(self.optimizer)
@@ -108,15 +123,17 @@ class ArrayLRScheduler:
         """
         pull(self.optimizer)
         for place in places:
-            self._members[place].step(*(() if metrics is None else (metrics[place],)))
+            with self._alone(place):
+                self._members[place].step(*(() if metrics is None else (metrics[place],)))
         push(self.optimizer)
 
     def _go_to(self, rows: Sequence[tuple[Any, ...]], epochs: Sequence[Any]) -> None:
         """Go to these epochs; what torch warns of for each member is told once."""
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            for member, value, epoch in zip(self._members, rows, epochs, strict=True):
-                member.step(*value, epoch=epoch)  # type: ignore[misc]
+            for i, (member, value, epoch) in enumerate(zip(self._members, rows, epochs, strict=True)):
+                with self._alone(i):
+                    member.step(*value, epoch=epoch)  # type: ignore[misc]
         for text, kind in dict.fromkeys((str(w.message), w.category) for w in told):
             warnings.warn(text, kind, stacklevel=3)
 
@@ -204,12 +221,15 @@ class ArrayLRScheduler:
         src, dst = checked(self.optimizer.array, src), checked(self.optimizer.array, dst)
         self._members[dst] = self._copied(src, self.optimizer.stubs[dst], {})
         self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])
+        self._states.copy_member(src, dst)
 
     def take_member(self, index: int, other: ArrayLRScheduler, src: int) -> None:
         """Member `index` takes the scheduler of member `src` of another, as far as it has come; its optimizer comes
         first, as the values that schedulers change are there."""
         self._members[index] = other._copied(src, pull(self.optimizer)[index], {})
         self._factories[index], self._before[index] = other._factories[src], copy.deepcopy(other._before[src])
+        self._states.take(index, other._states, src)
+        self._note_functions(self._states)
 
     def advance_member(self, index: int, other: ArrayLRScheduler, src: int) -> None:
         """Let a member's schedule, which is at its start, go as far as that of member `src` of another has come.
@@ -222,8 +242,8 @@ class ArrayLRScheduler:
             seen = {k: v for k, v in theirs.state_dict().items() if k in _SEEN}
             mine.load_state_dict(copy.deepcopy(seen))
         else:
-            with warnings.catch_warnings():  # torch's own: no optimizer has stepped
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(), self._alone(index):
+                warnings.simplefilter("ignore")  # torch's own: no optimizer has stepped
                 for _ in range(theirs.last_epoch):
                     mine.step()
         push(self.optimizer)
@@ -231,7 +251,8 @@ class ArrayLRScheduler:
     def reset_member(self, index: int) -> None:
         """The member's schedule, and the values of its groups that it changes, begin anew."""
         stub = pull(self.optimizer)[index]
-        _restore(stub, self._before[index])
+        restore(stub, self._before[index])
+        self._states.values.drop(index)
         self._members[index] = self._make(index)
         push(self.optimizer)
 
@@ -264,6 +285,9 @@ class ArrayLRScheduler:
         ]
         made._factories = [s._factories[i] for s, i in origins]
         made._before = [copy.deepcopy(s._before[i]) for s, i in origins]
+        made._note_functions(FunctionStates(count, shows=False))
+        for n, (s, i) in enumerate(origins):
+            made._states.take(n, s._states, i)
         optimizer.follow(made)
         return made
 
@@ -277,7 +301,8 @@ class ArrayLRScheduler:
 
     def _copied(self, index: int, stub: torch.optim.Optimizer, memo: dict[int, Any]) -> reference.LRScheduler:
         member = self._members[index]
-        return copy.deepcopy(member, {**memo, id(member.optimizer): stub})
+        shared = {id(v): v for v in self._states.owners(self._functions)}
+        return copy.deepcopy(member, {**shared, **memo, id(member.optimizer): stub})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {len(self._members)} members"
@@ -341,10 +366,10 @@ class ByMember(ArrayLRScheduler):
         rows = [rows_of(name, v, members, False) for v in args]
         named = {k: rows_of(f"{name}, {k}", v, members, False) for k, v in kwargs.items()}
         pull(self.optimizer)
-        found = [
-            getattr(m, name)(*(row[i] for row in rows), **{k: row[i] for k, row in named.items()})
-            for i, m in enumerate(self._members)
-        ]
+        found = []
+        for i, m in enumerate(self._members):
+            with self._alone(i):
+                found.append(getattr(m, name)(*(row[i] for row in rows), **{k: row[i] for k, row in named.items()}))
         push(self.optimizer)
         return found
 
@@ -373,14 +398,3 @@ def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
             "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
         )
     return list(value)
-
-
-def _values(stub: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    return [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in stub.param_groups]
-
-
-def _restore(stub: torch.optim.Optimizer, values: Sequence[Mapping[str, Any]]) -> None:
-    for group, old in zip(stub.param_groups, values, strict=False):
-        for name in [k for k in group if k != "params" and k not in old]:
-            del group[name]
-        group.update(copy.deepcopy(dict(old)))

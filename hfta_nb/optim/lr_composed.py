@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -28,6 +29,13 @@ class _Composite(ArrayLRScheduler):
         super().__init__(optimizer, factories)
         for scheduler in self.schedulers:
             optimizer.unfollow(scheduler)  # from now on they come along with this one
+
+    @contextmanager
+    def _alone(self, index: int) -> Iterator[None]:
+        with ExitStack() as stack:
+            for scheduler in self.schedulers:
+                stack.enter_context(scheduler._alone(index))
+            yield
 
     @staticmethod
     def _check(where: str, optimizer: Any, schedulers: Any) -> None:

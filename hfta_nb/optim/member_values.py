@@ -11,8 +11,8 @@ from torch.optim import lr_scheduler as reference
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory, _restore, _values
-from hfta_nb.optim.stub_values import pull, push
+from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory
+from hfta_nb.optim.stub_values import pull, push, restore, values_of
 
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 """What `ReduceLROnPlateau` knows of its metric."""
@@ -77,16 +77,16 @@ def replan_member(
         scheduler._members[index],
         scheduler._factories[index],
         scheduler._before[index],
-        _values(stub),
+        values_of(stub),
     )
     planned = [{**old, **new} for old, new in zip(before, values, strict=True)]
     scheduler._factories[index], scheduler._before[index] = factory, planned
     try:
-        _restore(stub, planned)
+        restore(stub, planned)
         scheduler._members[index] = advanced(scheduler._make(index), member)
     except OptimError:
         scheduler._members[index], scheduler._factories[index], scheduler._before[index] = member, made_by, before
-        _restore(stub, now)
+        restore(stub, now)
         raise
     push(scheduler.optimizer)
 

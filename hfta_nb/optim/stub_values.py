@@ -7,6 +7,11 @@ member.
 
 from __future__ import annotations
 
+import copy
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -43,3 +48,25 @@ def push(optimizer: ArrayOptimizer) -> None:
             column = [c.param_groups[k].get(name) for c in optimizer.stubs]
             if name not in group or optimizer.rows(k, name) != column:
                 group[name] = column
+
+
+def functions_in(factory: Any) -> Iterator[Any]:
+    """The functions of the user's that make a scheduler, or that it calls."""
+    if not isinstance(factory, functools.partial):
+        yield factory
+        return
+    for value in (*factory.args, *factory.keywords.values()):
+        yield from (f for f in (value if isinstance(value, list | tuple) else (value,)) if callable(f))
+
+
+def values_of(stub: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """What the groups of an optimizer hold beside their parameters, copied."""
+    return [{k: copy.deepcopy(v) for k, v in group.items() if k != "params"} for group in stub.param_groups]
+
+
+def restore(stub: torch.optim.Optimizer, values: Sequence[Mapping[str, Any]]) -> None:
+    """Put back what `values_of` gave."""
+    for group, old in zip(stub.param_groups, values, strict=False):
+        for name in [k for k in group if k != "params" and k not in old]:
+            del group[name]
+        group.update(copy.deepcopy(dict(old)))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import abc
 import copy
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
 
 from hfta_nb.array import FusedArray
 from hfta_nb.array.access import own_names
@@ -17,6 +15,7 @@ from hfta_nb.border import ITEMS, STATE, instance, takes, whole
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import Group
 from hfta_nb.optim.own_entries import OwnEntries
+from hfta_nb.optim.shown_state import ShownState
 from hfta_nb.optim.values import Kind, Reader, plain
 
 _OF_ITS_SHAPE = ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer", "variance")
@@ -33,6 +32,7 @@ class Surgery(abc.ABC):
     param_groups: list[Group]
     _names: list[list[str]]
     _readers: list[Reader]
+    _showing: ShownState | None = None
 
     @abc.abstractmethod
     def _prepare_groups(self, params: Any) -> None:
@@ -64,20 +64,33 @@ class Surgery(abc.ABC):
         return type(self).__name__
 
     @property
-    def state(self) -> dict[Tensor, dict[str, Any]]:
+    def state(self) -> dict[Any, dict[str, Any]]:
         """The state by parameter, as that of torch's optimizers: tensors ``[M, *shape]``, and numbers (step) ``[M]``.
 
-        A parameter that no member has updated has none. Tensors of members of one architecture are the optimizer's
-        own where its `how` says that all members are updated together, else copies.
+        A parameter that no member has updated has none. What is written here (other tensors, entries that are removed,
+        another dict) counts in the next step, as with torch.
         """
-        parameters = dict(self.array.named_parameters())
-        return defaultdict(dict, {parameters[name]: state for name, state in self._by_parameter().items()})
+        if self._showing is None:
+            self._showing = ShownState(self)
+        return self._showing.show()
+
+    @state.setter
+    def state(self, value: Mapping[Any, dict[str, Any]]) -> None:
+        own, given = self.state, dict(value)
+        own.clear()
+        own.update(given)
+
+    def take_written(self) -> None:
+        """Take over what the user has written to `state`."""
+        if self._showing is not None:
+            self._showing.take_written()
 
     def state_dict(self) -> dict[str, Any]:
         """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
 
         It goes through ``torch.load(..., weights_only=True)``.
         """
+        self.take_written()
         groups = []
         for names, group in zip(self._names, self.param_groups, strict=True):
             values = {k: plain(v) for k, v in group.items() if k not in ("params", "param_names")}
@@ -97,6 +110,7 @@ class Surgery(abc.ABC):
             OptimError: it is of another optimizer, other parameters or groups, or another number of members. Nothing
                 has changed then.
         """
+        self.take_written()
         where = self.title
         if state_dict.get("optimizer") != where:
             raise OptimError("the state of another optimizer", where=where, got=state_dict.get("optimizer"))
@@ -128,6 +142,7 @@ class Surgery(abc.ABC):
             0.2
         """
         index = checked(self.array, index)
+        self.take_written()
         state, own = self._member_state(index), OwnEntries(self.array, index)
         numbered: dict[int, Any] = {}
         groups, count = [], 0
@@ -154,6 +169,7 @@ class Surgery(abc.ABC):
             OptimError: it is of another optimizer or has other groups. Nothing has changed then.
         """
         index = checked(self.array, index)
+        self.take_written()
         where = f"{type(self).__name__}, member {index}"
         own = OwnEntries(self.array, index)
         every = [[n for n in names if own.has(n)] for names in self._names]
@@ -199,6 +215,7 @@ class Surgery(abc.ABC):
             OptimError: not a member's number.
         """
         src, dst = checked(self.array, src), checked(self.array, dst)
+        self.take_written()
         for k, group in enumerate(self.param_groups):
             for name in [*self.kinds, *self.extras(k)]:
                 rows = self.rows(k, name)
@@ -249,6 +266,7 @@ class Surgery(abc.ABC):
             OptimError: one is of a member with other parameters, or shared out among other groups. Nothing has changed
                 then.
         """
+        self.take_written()
         given = {index: self._regrouped(index, state["groups"]) for index, state in states.items()}
         if values:
             for k, group in enumerate(self.param_groups):

@@ -71,6 +71,9 @@ class Builder:
                     f"can't build this variant ({type(error).__name__}: {error})",
                     where=f"{self.family.name}, {variant.label}",
                     got=arguments,
+                    remedy='a list of a grid is a tuple here; annotate the parameter as a list, "name: list"'
+                    if isinstance(error, TypeError) and "tuple" in str(error)
+                    else "",
                 ) from error
 
     def _too_large(self, variant: Variant, arguments: dict[str, Any]) -> FamilyError:

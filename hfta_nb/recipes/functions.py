@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from hfta_nb.grid import AxisSpec, Bounds
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
 from hfta_nb.recipes.inputs import KINDS
+from hfta_nb.recipes.lists import parameters_of
 from hfta_nb.recipes.recipe import DEFAULT_DATA, FACTS, Family
 from hfta_nb.training_axes import TRAINING_AXES
 
@@ -92,7 +93,7 @@ def from_callable(given: Callable[..., nn.Module]) -> Family:
         named = named.func
     title = getattr(named, "__name__", type(named).__name__)
     axes, facts = {}, []
-    for parameter in _parameters(given):
+    for parameter in parameters_of(given):
         if parameter.name in FACTS:
             facts.append(parameter.name)
         elif parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -103,15 +104,6 @@ def from_callable(given: Callable[..., nn.Module]) -> Family:
                     raise
     text = (inspect.getdoc(given) or "").split("\n")[0]
     return Family(title if title.isidentifier() else "model", given, axes, tuple(facts), help=text, direct=True)
-
-
-def _parameters(given: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters of its signature; annotations that can't be evaluated here are left out."""
-    try:
-        return list(inspect.signature(given, eval_str=True).parameters.values())
-    except NameError:
-        parameters = inspect.signature(given).parameters.values()
-        return [p.replace(annotation=p.empty) if isinstance(p.annotation, str) else p for p in parameters]
 
 
 def with_own(
@@ -234,6 +226,8 @@ def _axis(family: str, parameter: inspect.Parameter) -> AxisSpec:
 
 
 _TYPES = {int: "int", float: "float", bool: "bool", str: "str"}
+_ANY = (tuple, list, Sequence, Iterable, object, typing.Any)
+"""Annotations of values that a grid lists in any form."""
 
 
 def _kind(where: str, annotation: Any, default: Any) -> tuple[str, tuple[Any, ...]]:
@@ -245,11 +239,11 @@ def _kind(where: str, annotation: Any, default: Any) -> tuple[str, tuple[Any, ..
         return "any", ()
     if annotation in _TYPES:
         return _TYPES[annotation], ()
-    if annotation in (tuple, typing.Any) or typing.get_origin(annotation) is tuple:
+    if annotation in _ANY or typing.get_origin(annotation) in _ANY:
         return "any", ()
     raise FamilyError(
         "an annotation that gives no axis",
         where=where,
         got=annotation,
-        accepted="int, float, bool, str, tuple, Literal",
+        accepted="int, float, bool, str, tuple, list, Literal",
     )

@@ -6,6 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from hfta_nb.errors import FamilyError, GridError
 from hfta_nb.grid import AxisSpec, bare_name
 from hfta_nb.metrics import Metric
 from hfta_nb.phases import Phase
+from hfta_nb.recipes.lists import as_list, lists_of
 from hfta_nb.recipes.showing import shown
 from hfta_nb.recipes.undisturbed import settings_kept
 from hfta_nb.training_axes import ALIASES, NOT_AXES, STUDY_OPTIONS, TRAINING_AXES, USED_BY
@@ -77,6 +79,10 @@ class Family:
         object.__setattr__(self, "loss", losses.held(self.loss, "loss"))
         own = tuple(replace(phase, loss=losses.held(phase.loss, phase.score)) for phase in self.phases)
         object.__setattr__(self, "phases", own)
+
+    @cached_property
+    def _lists(self) -> frozenset[str]:
+        return lists_of(self.function)
 
     @property
     def training(self) -> dict[str, AxisSpec]:
@@ -159,6 +165,7 @@ class Family:
         lacking = [k for k in self._required() if k not in given]
         if lacking:
             raise FamilyError("an axis without default needs a value", where=self.name, got=lacking)
+        given = {k: as_list(v) if k in self._lists else v for k, v in given.items()}
         with settings_kept():
             module = self.function(**given)
         if not isinstance(module, nn.Module):

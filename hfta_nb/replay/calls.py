@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hfta_nb.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.eager.engine import Block, Call, Inputs
-from hfta_nb.eager.foreign_leaves import check_leaves
+from hfta_nb.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.eager.gradients import call_module, loss_call
 from hfta_nb.eager.outcome import Computation, differentiable
 from hfta_nb.eager.recomputation import in_backward, refuse_checkpoint, same_streams
@@ -169,8 +169,8 @@ def over(state: ArrayState, call: Call, inputs: Inputs, blocks: Sequence[Block])
     Raises:
         FusionError: it depends on a tensor that requires a gradient and belongs to no array.
     """
+    own = Owned([*state.tensors.parameters(), *(v for v in inputs.leaves if isinstance(v, Tensor))])
     result = concatenate([state.engine.run(block, call, inputs) for block in blocks])
-    own = [*state.tensors.parameters(), *(v for v in inputs.leaves if isinstance(v, Tensor))]
     check_leaves(differentiable(result), own, (state.skeleton, *state.functions.called))
     return result
 

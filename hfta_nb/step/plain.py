@@ -14,6 +14,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from hfta_nb.array import MemberGenerators, PerMember
 from hfta_nb.array.access import (
     FunctionStates,
+    Owned,
     alone,
     attribute_changes,
     call_module,
@@ -200,7 +201,7 @@ class PlainStep:
                 loss, found = self._called(update.score, in_phase(_alone(x), update.phase), _alone(y))
             if not self.steps:  # the array would not train it either
                 own = [*self.module.parameters(), *(v for v in flatten((x, y))[0] if isinstance(v, Tensor))]
-                check_leaves([loss], own, (self.module, update.score))
+                check_leaves([loss], Owned(own), (self.module, update.score))
             part = loss if parts == 1 else loss / parts
             scaled = part if self.scaler is None else self.scaler.scale(part)
             scaled.backward()

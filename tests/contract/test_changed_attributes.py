@@ -15,6 +15,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.eager.verified_kinds import _MOST_PATHS
 from hfta_nb.errors import ArrayWarning
+from tests.contract.handed.shared_objects import OfParts
+from tests.contract.handed_over import numbers
 from tests.contract.serial import make
 from tests.contract.test_verification import counted, losses, under_vmap
 
@@ -218,3 +220,14 @@ def test_an_array_shows_what_its_members_keep() -> None:
     chosen = array.select([2, 0])
     as_alone(chosen, [modules[2], modules[0]], x)
     torch.testing.assert_close(losses(array, "backward", x)[1], alone(modules[1:2], x)[0], atol=1e-12, rtol=0)
+
+
+def test_an_object_under_two_names_is_one_when_it_is_written() -> None:
+    modules = make(OfParts, 4, torch.float64, CPU)
+    array, x, y = hfta.fuse(modules), numbers(12, 4), numbers(12, 1)
+    for call in range(6):
+        found = array.backward(F.mse_loss, x, y)
+        expected = [F.mse_loss(module(x), y) for module in modules]
+        torch.testing.assert_close(found, torch.stack(expected).detach(), atol=1e-12, rtol=0)
+        for module in (array, *modules) if call % 2 else ():
+            module.context.calls = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,27 @@ def test_a_study_of_a_list_of_grids(tmp_path: Path) -> None:
     assert [v.config for v in again.variants] == [v.config for v in study.variants]
     assert len(again.variants) == 4
     assert torch.isfinite(torch.tensor(study.results()["val_loss"].tolist())).all()
+
+
+def stacked(widths: list[int]) -> nn.Module:
+    sizes = [4] + widths  # noqa: RUF005, which a tuple can't be added to
+    return nn.Sequential(*map(nn.Linear, sizes, [*widths, 2]))
+
+
+def by_default(widths=[8]) -> nn.Module:  # type: ignore[no-untyped-def]  # noqa: B006
+    return stacked(widths)
+
+
+def by_union(widths: list[int] | None = None) -> nn.Module:
+    return stacked(widths or [8])
+
+
+def by_sequence(widths: Sequence[int] = (8,)) -> nn.Module:
+    return stacked(list(widths))
+
+
+@pytest.mark.parametrize("build", [stacked, by_default, by_union, by_sequence])
+def test_a_build_function_that_takes_lists_gets_lists(build: Any) -> None:
+    study = hfta.Study(build, {"widths": [[4], [8, 6]]}, DATA, epochs=1, verify="never")
+    built = [study.family.build(**variant.config) for variant in study.variants]
+    assert [[m.out_features for m in module] for module in built] == [[4, 2], [8, 6, 2]]

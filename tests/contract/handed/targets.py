@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.errors import BroadcastError
+from hfta_nb.errors import BroadcastError, FusionError
 from tests.contract.handed_over import Regressor, Situation, numbers
 
 FORMS = ("backward", "losses", "forward", "study")
@@ -36,8 +36,25 @@ def ranked(o: Tensor, y: Tensor) -> Tensor:
     return F.softplus(-(o - o.squeeze(-1)) * torch.sign(y.unsqueeze(1) - y)).mean()
 
 
+def in_place(o: Tensor, y: Tensor) -> Tensor:
+    """Writes into the output and the target."""
+    o /= 2
+    y = y.clone().sub_(1)
+    return F.mse_loss(o, y)
+
+
+def itself(o: Tensor, y: Tensor) -> Tensor:
+    loss = F.mse_loss(o, y)
+    loss.backward(retain_graph=True)
+    return loss
+
+
 def refused(name: str, loss: Any, **more: Any) -> Situation:
     return Situation(1, name, lambda: loss, forms=("backward", "losses", "study"), refused=REFUSED, **more)
+
+
+def only_outputs(what: str) -> dict[str, tuple[type[Exception], str]]:
+    return {"losses": (FusionError, what)}
 
 
 SITUATIONS = [
@@ -89,4 +106,12 @@ SITUATIONS = [
         forms=("study",),
         refused=REFUSED,
     ),
+    Situation(
+        1,
+        "writes",
+        lambda: in_place,
+        forms=("backward", "losses", "study"),
+        refused=only_outputs("writes into the outputs"),
+    ),
+    Situation(1, "backward", lambda: itself, forms=FORMS[:2], refused=only_outputs("calls backward itself")),
 ]
