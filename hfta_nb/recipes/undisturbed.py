@@ -11,7 +11,8 @@ import os
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from threading import RLock, local
+from contextvars import ContextVar
+from threading import RLock
 from typing import Any, TypeVar, cast
 
 import torch
@@ -64,18 +65,18 @@ class _DefaultDtype(_Shared):
 
     def __init__(self) -> None:
         super().__init__(torch.get_default_dtype, torch.set_default_dtype, lambda before: torch.float32)
-        self._inside: Any = local()
+        self._inside: ContextVar[int] = ContextVar("inside", default=0)  # of this thread
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        depth = getattr(self._inside, "depth", 0)
+        depth = self._inside.get()
         with super().held():
-            self._inside.depth = depth + 1
+            self._inside.set(depth + 1)
             self._install(self._put, self._set_outside)
             try:
                 yield
             finally:
-                self._inside.depth = depth
+                self._inside.set(depth)
                 if self._count == 1:
                     self._install(self._set_outside, self._put)
 
@@ -86,7 +87,7 @@ class _DefaultDtype(_Shared):
 
     def _set_outside(self, d: torch.dtype) -> None:
         with self._lock:
-            if not self._count or getattr(self._inside, "depth", False):
+            if not self._count or self._inside.get():
                 return self._put(d)
             self._before = d
         what = "the default dtype is the process's, and float32 while models are built or train in another thread"
