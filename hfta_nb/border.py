@@ -12,6 +12,7 @@ import functools
 import inspect
 import itertools
 import math
+import numbers
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,13 +82,28 @@ def whole(value: Any) -> bool:
 
 def number(value: Any) -> bool:
     """Whether a value is a real number that a float can hold (NaN and infinity among them)."""
-    if isinstance(value, bool | str | bytes | complex | type) or _axes(value):
+    if isinstance(value, bool | str | bytes | type) or _axes(value):
+        return False
+    if isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real):
         return False
     try:
         float(value)
     except Exception:  # it has no such method, or is beyond a float
         return False
     return True
+
+
+_PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (bool, bool), (int, operator.index), (float, float.__pos__), (str, str.__str__)
+)  # fmt: skip
+
+
+def plain(value: Any) -> Any:
+    """A number or text as one of Python's own, whose methods don't raise as those of a subclass may."""
+    for kind, made in _PLAIN:
+        if isinstance(value, kind):
+            return made(value)
+    return value
 
 
 def _path(value: Any) -> bool:
@@ -100,6 +116,10 @@ def _items(value: Any) -> bool:
         return False
     iter(value)
     return True
+
+
+def _names(value: Any) -> bool:
+    return _items(value) and all(isinstance(v, str) for v in value)
 
 
 def _texts(value: Any) -> bool:
@@ -126,6 +146,7 @@ PATH = Kind("not a path", "the name of a file or directory", _path)
 FUNCTION = Kind("can't be called", "a function", callable)
 DICT = Kind("not a dict", "a dict", lambda v: isinstance(v, Mapping))
 ITEMS = Kind("not a list", "a list", _items)
+NAMES = Kind("not a list of names", "a list of names", _names)
 TEXTS = Kind("not a text or a list of texts", "a text, or a list of texts", _texts)
 CONFIGURATIONS = Kind("no configurations", "a dict, an instance of a dataclass, or a list of these", _configurations)
 STATE = Kind("not a state_dict", "what state_dict() gave", _state)
@@ -161,7 +182,7 @@ def takes(error: type[HftaError], /, **kinds: Kind) -> Callable[[Callable[P, R]]
             given = len(args)
             for place, name, kind in places if kwargs or given > first else ():  # not in each step of most loops
                 value = args[place] if place < given else kwargs.get(name, _ABSENT)
-                if kind is ITEMS and isinstance(value, Iterator):  # it can be gone through once, and may have no end
+                if kind.test in (_items, _names) and isinstance(value, Iterator):  # once, and without end
                     value = bounded(value, error, name)
                     args, kwargs = _replaced(args, kwargs, place, name, value)
                 if value is not _ABSENT and not kind.holds(value) and not _default(function, name, value):
@@ -181,8 +202,10 @@ def bounded(values: Iterable[Any], error: type[HftaError], where: str) -> list[A
     """What an iterator yields.
 
     Raises:
-        HftaError: of the class `error`; it goes on and on.
+        HftaError: of the class `error`; it goes on and on, or has no axis.
     """
+    if not ITEMS.holds(values) and not isinstance(values, str | bytes | Mapping):
+        raise error("can't be gone through", where=where, got=values, accepted="a list")
     found = list(itertools.islice(values, MOST_ITEMS + 1))
     if len(found) > MOST_ITEMS:
         raise error("does not end", where=where, got=type(values).__name__, accepted=f"{MOST_ITEMS:,} values at most")

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from hfta_nb.border import ITEMS, plain
 from hfta_nb.errors import FamilyError
 from hfta_nb.grid import AxisSpec
 from hfta_nb.losses import Loss, submodule_of
@@ -44,10 +45,10 @@ class Phase:
     every: int = 1
 
     def __post_init__(self) -> None:
-        where = f"Phase({self.name!r})"
         if not isinstance(self.name, str) or not self.name.isidentifier():
             raise FamilyError("not a name for a phase", where="Phase", got=self.name, accepted="an identifier")
-        names = (self.trains,) if isinstance(self.trains, str) else tuple(self.trains)
+        where = f"Phase({plain(self.name)!r})"
+        names = tuple(self.trains) if ITEMS.holds(self.trains) else (self.trains,)
         if not names or any(not isinstance(n, str) or not n for n in names):
             raise FamilyError("trains nothing", where=where, got=self.trains, accepted="names of submodules")
         if not callable(self.loss):

@@ -6,6 +6,7 @@ say nothing of it. Whoever reads or writes a file that it has not just made itse
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -21,7 +22,9 @@ _FLAGS = {
     "rb": os.O_RDONLY,
     "ab": os.O_RDWR | os.O_CREAT | os.O_APPEND,
     "wb": os.O_WRONLY | os.O_CREAT,
+    "r+b": os.O_RDWR | os.O_CREAT,
 }
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -30,8 +33,8 @@ def opened(path: str | os.PathLike[str], mode: str = "rb", **options: Any) -> An
 
     Args:
         path: of the file.
-        mode: "rb" to read, "ab" to add (read as well), "wb" to write anew; "r", "a" and "w" as text. Other than to
-            read, it is made if there is none.
+        mode: "rb" to read, "ab" to add (read as well), "wb" to write anew, "r+b" to write over what is there; "r", "a"
+            and "w" as text. Other than to read, it is made if there is none.
         options: of text, as of `open`: encoding, newline.
 
     Returns:
@@ -52,6 +55,41 @@ def opened(path: str | os.PathLike[str], mode: str = "rb", **options: Any) -> An
     except BaseException:
         os.close(handle)
         raise
+
+
+def rewrite(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a whole file, over the one that is there; where there is no room, that one stays as it is.
+
+    It is the same file afterwards: a link stays a link, and the directory need not be writable.
+
+    Raises:
+        OSError: as for `opened`, or there is no room. One that was not there is then not left behind.
+    """
+    there = os.path.lexists(path)
+    try:
+        with opened(path, "r+b") as file:
+            _reserve(file.fileno(), len(data))
+            file.write(data)
+            file.truncate()
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        if not there:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        raise
+
+
+def _reserve(handle: int, size: int) -> None:
+    """See that there is room for a file of so many bytes, where the system can tell."""
+    before = os.fstat(handle).st_size
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, size)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            os.ftruncate(handle, before)
+            raise
 
 
 def irregular(path: str | os.PathLike[str]) -> str:

@@ -21,7 +21,7 @@ from hfta_nb.array.saving import Savable
 from hfta_nb.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.array.self_tuning import SelfTuning
 from hfta_nb.array.settings import Adjustable
-from hfta_nb.border import FLAG, ITEMS, instance, refuse_nested, takes
+from hfta_nb.border import FLAG, NAMES, TRUTH, instance, refuse_nested, takes
 from hfta_nb.eager.contexts import not_compiled, own_execution
 from hfta_nb.eager.engine import Engine, Inputs
 from hfta_nb.eager.gradients import function_call, target_of
@@ -145,7 +145,7 @@ class FusedArray(Adjustable, Answering, Savable):
 
     @not_compiled
     @takes(FusionError, has_aux=FLAG, scale=instance(Tensor, "a tensor [M]").or_none,
-           only=ITEMS.or_none)  # fmt: skip
+           only=NAMES.or_none)  # fmt: skip
     def backward(
         self,
         loss_fn: Callable[..., Any],
@@ -317,6 +317,7 @@ class FusedArray(Adjustable, Answering, Savable):
         other._calls.learn(self._calls)
         return other
 
+    @takes(FusionError, strict=TRUTH)
     def load_member(self, index: int, state_dict: Mapping[str, Tensor], *, strict: bool = True) -> None:
         """Load a plain module's state into a member, in place; reset the member's optimizer state.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
         block_size: how many members of the array run at once.
     """
     chosen = numbers(indices, len(state))
-    if not chosen or not all(hasattr(i, "__index__") and 0 <= i < len(state) for i in chosen):
+    if not chosen or not all(_at(i) and 0 <= operator.index(i) < len(state) for i in chosen):
         raise FusionError("not members of this array", got=chosen, accepted=f"some of 0 to {len(state) - 1}")
     with state.own_attributes():  # also takes over what the user wrote
         skeleton, blueprint = _tensors_of(state, chosen[0]), None
@@ -254,9 +255,14 @@ def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:
     return {key: value.detach()[index] for key, value in tensors if isinstance(value, Tensor)}
 
 
+def _at(index: Any) -> bool:
+    return whole(index) or isinstance(index, bool)
+
+
 def _checked(state: ArrayState, index: int) -> int:
-    if not whole(index) and not isinstance(index, bool):
+    if not _at(index):
         raise FusionError("not a member's number", where="member", got=index, accepted=f"0 to {len(state) - 1}")
-    if not -len(state) <= index < len(state):
-        raise IndexError(f"member {index} of an array of {len(state)}")
-    return int(index) % len(state)
+    place = operator.index(index)
+    if not -len(state) <= place < len(state):
+        raise IndexError(f"member {place} of an array of {len(state)}")
+    return place % len(state)

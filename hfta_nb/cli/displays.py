@@ -15,6 +15,7 @@ from rich.text import Text
 from hfta_nb import events as ev
 from hfta_nb.cli import text as show
 from hfta_nb.cli.progress import ACTIVE, DONE, RunProgress
+from hfta_nb.cli.tables import printing
 from hfta_nb.events import Event
 from hfta_nb.history import History, Member
 from hfta_nb.pace import Pace
@@ -186,6 +187,7 @@ class Lines:
         parts.append(f"best {best}" if best else "")
         self._print(f"array {event.group}: epoch {event.epoch}/{epochs}; " + "; ".join(filter(None, parts)))
 
+    @printing()
     def _print(self, line: str) -> None:
         self._out.print(Text(line), soft_wrap=True)
         self._out.file.flush()

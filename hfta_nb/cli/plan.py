@@ -15,7 +15,8 @@ def main(given: argparse.Namespace) -> int:
     out = tables.console()
     rows: list[Any] = study.plan().reset_index().to_dict("records")
     arrays = show.several(len(rows), "array")
-    out.print(f"{show.clean(study.name)}: {show.several(len(study.variants), 'variant')} in {arrays}")
-    out.print()
+    with tables.printing():
+        out.print(f"{show.clean(study.name)}: {show.several(len(study.variants), 'variant')} in {arrays}")
+        out.print()
     tables.plan(rows, {v.id: v.label for v in study.variants}, out)
     return 0

@@ -27,7 +27,7 @@ def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     from hfta_nb.store import Store
 
-    studies.check_writable(given.csv)
+    studies.check_writable(given.csv, given.directory)
     # Reads the events only, so that runs of families defined in a notebook can be shown too.
     store, history, out = Store(Path(given.directory).absolute()), History(), tables.console()
     store.read_study()
@@ -43,8 +43,7 @@ def main(given: argparse.Namespace) -> int:
         history.add(ev.RunChanged(time.time(), ev.FAILED, "the process that trained it ended before the run did"))
     if history.run is None:
         raise StoreError("nothing has run here yet", where=given.directory)
-    report(history, store.directory, out, given.csv)
-    return 0
+    return report(history, store.directory, out, given.csv)
 
 
 def follow(store: Store, history: History, display: Display, wait: Callable[[float], None] = time.sleep) -> None:

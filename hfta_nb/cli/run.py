@@ -7,6 +7,7 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ STOPPED = 130
 
 def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    studies.check_writable(given.csv)
+    studies.check_writable(given.csv, given.resume)
     studies.set_threads(given.threads)
     study = studies.saved(given.resume, given.trust) if given.resume else studies.new(given)
     _check_members(study, given.check)
@@ -48,9 +49,10 @@ def main(given: argparse.Namespace) -> int:
     display = display_of(given, study, out)
     code = train(study, display, out, resume=given.resume is not None, epochs=epochs, where=where)
     if code in (0, STOPPED):
-        report(study.history, study.directory, out, given.csv)
-    if code == 0 and given.check is not None:
-        code = check(study, given.check, out)
+        written = report(study.history, study.directory, out, given.csv)
+        if code == 0 and given.check is not None:
+            code = check(study, given.check, out)
+        code = code or written
     return code
 
 
@@ -95,9 +97,15 @@ def train(
     return 0
 
 
-def report(history: History, directory: Path, out: Console, csv: str | None, again: str = "") -> None:
-    """Print the leaderboard and the location of the results; `again` is the command that resumes the run."""
+@tables.printing()
+def report(history: History, directory: Path, out: Console, csv: str | None, again: str = "") -> int:
+    """Print the leaderboard and the location of the results; `again` is the command that resumes the run.
+
+    Returns:
+        0; 1 where the CSV was written to another file than the one asked for, or to none.
+    """
     place = shown_path(directory)
+    error = "" if csv is None else _write_csv(history, directory, csv)  # whatever becomes of the rest
     out.print()
     tables.leaderboard(history, out)
     out.print()
@@ -109,11 +117,33 @@ def report(history: History, directory: Path, out: Console, csv: str | None, aga
     if best:
         out.print(Text(f"best: {best}"), soft_wrap=True)
     out.print(Text(f"results: {place} (again: hfta-nb results {place})"), soft_wrap=True)
-    if csv is not None:
-        tables.write_csv(history, csv)
+    if csv is not None and not error:
         out.print(Text(f"leaderboard: {show.clean(csv)}"), soft_wrap=True)
     if history.state == ev.STOPPED:
         out.print(Text(f"stopped; to resume: {again or f'hfta-nb run --resume {place}'}"), soft_wrap=True)
+    if error:
+        sys.stdout.flush()
+        return fail(error, FAILED)
+    return 0
+
+
+def _write_csv(history: History, directory: Path, csv: str) -> str:
+    """Write the leaderboard to a file; where that fails, to the run's directory or that of temporary files.
+
+    Returns:
+        What is to be said of a failure; empty if there was none.
+    """
+    failed = ""
+    name = f"{directory.name}.leaderboard.csv"  # of one that is full, temporary files may have another disk
+    for path in (Path(csv), directory / "leaderboard.csv", Path(tempfile.gettempdir()) / name):
+        try:
+            tables.write_csv(history, str(path))
+        except OSError as error:
+            failed = failed or f"{csv}: can't be written ({error.strerror})"
+        else:
+            return f"{failed}; the leaderboard is in {path}" if failed else ""
+    later = f"hfta-nb results {shown_path(directory)} --csv FILE"
+    return f"{failed}, nor is there another place; once there is room: {later}"
 
 
 def check(study: Study, members: tuple[int, ...], out: Console) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 """Axes with an option of their own: ``--lr 1e-3`` is ``--set lr=1e-3``."""
+
+LEAST_BYTES = 4096
+"""Less room on a disk holds no leaderboard."""
 
 PASSED_ON = (
     *(
@@ -87,23 +92,44 @@ def set_threads(count: int | None) -> None:
     torch.set_num_threads(count or threads())
 
 
-def check_writable(path: str | None) -> None:
+def check_writable(path: str | None, *own: str | Path | None) -> None:
     """Check before training that the result can be written.
+
+    Args:
+        path: of the file.
+        own: the file of the study and the directory of its run, which it must not be, nor be among the files there.
 
     Raises:
         StoreError: the file can't be written.
     """
     if path is None:
         return
-    target = Path(path)
+    target, accepted = Path(path), "a file in a directory that is there"
+    at = Path(os.path.realpath(target))
+    for taken in (Path(os.path.realpath(place)) for place in own if place):
+        if at == taken or (taken in at.parents and at.suffix != ".csv"):
+            raise StoreError("is a file of the study", where=path, remedy="choose another name, which ends in .csv")
     try:
-        existed = target.exists()
-        regular_files.opened(target, "ab").close()
-        if not existed:
-            target.unlink()
+        existed = os.path.lexists(target)
+        try:
+            _try_to_write(target)
+        finally:
+            if not existed:
+                target.unlink(missing_ok=True)
     except OSError as error:
-        accepted = "a file in a directory that is there"
         raise StoreError(f"can't be written ({error.strerror})", where=path, accepted=accepted) from error
+
+
+def _try_to_write(target: Path) -> None:
+    with regular_files.opened(target, "ab") as file:
+        handle = file.fileno()
+        if os.fstat(handle).st_size:  # a file that is there has its room
+            return
+        try:
+            if os.write(handle, bytes(LEAST_BYTES)) < LEAST_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+        finally:
+            os.ftruncate(handle, 0)
 
 
 def _fixed(given: argparse.Namespace, family: Family, data: str) -> dict[str, Json]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -17,6 +19,7 @@ from rich.text import Text
 from hfta_nb import events as ev
 from hfta_nb import regular_files
 from hfta_nb.cli import text as show
+from hfta_nb.errors import StoreError
 from hfta_nb.grid import show as show_value
 from hfta_nb.history import History, Member
 from hfta_nb.plain_text import cell
@@ -53,6 +56,21 @@ def console(plain: bool = False) -> Console:
             highlight=False, markup=False, emoji=False, color_system=None, width=FILE_WIDTH, force_terminal=False
         )
     return made
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Make a failure to write to standard output, such as a full disk, a typed error; a reader who is gone is none.
+
+    Raises:
+        StoreError: it can't be written.
+    """
+    try:
+        yield
+    except (BrokenPipeError, StoreError):
+        raise
+    except OSError as error:
+        raise StoreError(f"can't be written ({error.strerror})", where="standard output") from error
 
 
 def leaderboard(history: History, out: Console) -> None:
@@ -92,6 +110,7 @@ def _leaderboard(history: History, members: Sequence[Member], metrics: Sequence[
     return table
 
 
+@printing()
 def families(
     known: Sequence[Family],
     training: Mapping[str, AxisSpec],
@@ -138,6 +157,7 @@ def _accepts(spec: AxisSpec) -> str:
     return " ".join(filter(None, [low, above, high]))
 
 
+@printing()
 def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Console) -> None:
     """The groups: which variants train together, over which axes, and the reasons for splits.
 
@@ -170,12 +190,17 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
 
 
 def write_csv(history: History, path: str) -> None:
-    """Write the whole leaderboard, with numbers in full and empty cells for missing ones."""
+    """Write the whole leaderboard, with numbers in full and empty cells for missing ones.
+
+    Raises:
+        OSError: the file can't be written; what was there stays where the disk is full.
+    """
     rows = history.rows()
-    with regular_files.opened(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(map(cell, rows[0] if rows else ()))
-        writer.writerows(map(_cell, row.values()) for row in rows)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(map(cell, rows[0] if rows else ()))
+    writer.writerows(map(_cell, row.values()) for row in rows)
+    regular_files.rewrite(path, text.getvalue().encode(errors="backslashreplace"))
 
 
 def _cell(value: Any) -> Any:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    studies.check_writable(given.csv)
     studies.set_threads(given.threads)
     file = StudyFile(given.file)
     study = file.study()
+    studies.check_writable(given.csv, given.file, study.directory)
     out = tables.console(given.plain or given.quiet)
     code = 0
     if not study.store.has_events:
@@ -35,7 +35,8 @@ def main(given: argparse.Namespace) -> int:
             code = _train(study, given, out, resume=True, epochs=epochs)
     if code in (0, STOPPED):
         again = f"hfta-nb tune {show.clean(shlex.quote(given.file))}"
-        report(study.history, study.directory, out, given.csv, again=again)
+        written = report(study.history, study.directory, out, given.csv, again=again)
+        code = code or written
         for number, why in (study.searcher.refusals if study.searcher else {}).items():
             out.print(Text(f"trial {number} was not trained: {show.clean(why)}", "red"), soft_wrap=True)
     return code

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.border import plain
 from hfta_nb.errors import DataError
 
 IGNORED = -100
@@ -51,7 +52,7 @@ def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
     Raises:
         DataError: a label is negative (other than `ignored`), or outside the known classes.
     """
-    counted = y[y != ignored()]
+    known, counted = plain(known), y[y != ignored()]
     if not counted.numel():
         return known or 0
     lowest, highest = int(counted.min()), int(counted.max())

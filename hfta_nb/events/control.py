@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hfta_nb.border import CONFIGURATIONS, SECONDS, takes
+from hfta_nb.border import CONFIGURATIONS, SECONDS, plain, refuse_nested, takes
 from hfta_nb.errors import EventError, StudyError
 from hfta_nb.events import requests
 from hfta_nb.events.requests import Add, Clone, Delete, Extend, Pause, Pin, Request, Resume, Set, Stop
@@ -105,9 +105,9 @@ class Control:
             epochs: how many more epochs.
             variant: one variant; None for all, those included that have trained all their epochs.
         """
-        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or plain(epochs) < 1:
             raise EventError("not a number of epochs", where="extend", got=epochs, accepted="1, 2, 3, ...")
-        self.post(Extend(epochs, _one_or_all(variant), _new_key()))
+        self.post(Extend(plain(epochs), _one_or_all(variant), _new_key()))
 
     @takes(
         EventError,
@@ -195,6 +195,7 @@ def _one_or_all(value: Any) -> int | None:
 
 
 def _values(changes: Mapping[str, Any]) -> dict[str, Json]:
+    refuse_nested(EventError, changes)
     return {name: _value(name, tuples(value)) for name, value in changes.items()}
 
 
@@ -202,7 +203,7 @@ def _value(name: str, value: Any) -> Json:
     if isinstance(value, tuple):
         return tuple(_value(name, v) for v in value)
     if value is None or isinstance(value, bool | int | float | str):
-        return value
+        return plain(value)  # type: ignore[no-any-return]
     accepted = "a number, a text, True, False, None, or a list of these"
     raise EventError("not a value of an axis", where=name, got=value, accepted=accepted)
 

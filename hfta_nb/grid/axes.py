@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import itertools
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from hfta_nb.border import ITEMS, number, takes
+from hfta_nb.border import ITEMS, number, plain, takes
 from hfta_nb.errors import GridError
 from hfta_nb.events import Json, tuples
 from hfta_nb.grid.nested import bare_name, check_flat, products
@@ -85,7 +86,8 @@ class AxisSpec:
                 return "none"
             if isinstance(value, str) and (known := value.lower().replace("_", "")) in self.aliases:
                 return self.aliases[known]
-            near = difflib.get_close_matches(str(value), list(map(show, self.choices)), 1)
+            words = str(value) if isinstance(value, str | int | float) else ""
+            near = difflib.get_close_matches(words, list(map(show, self.choices)), 1)
             raise GridError("not a choice", where=self.name, got=value, accepted=", ".join(map(show, self.choices)),
                             remedy=f"did you mean {near[0]}?" if near else "")  # fmt: skip
         if self.type in ("float", "int"):
@@ -340,8 +342,10 @@ _BY_NAME = ("optimizer", "lr_scheduler")
 
 def _check_value(name: str, value: Any) -> Json:
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a numpy or torch scalar
-        value = value.item()
+        with contextlib.suppress(RuntimeError):  # one without a value (torch's "meta")
+            value = value.item()
     value = tuples(value)
+    value = tuple(map(plain, value)) if isinstance(value, tuple) else plain(value)
     flat: Sequence[Any] = value if isinstance(value, tuple) else (value,)
     for part in flat:
         if isinstance(part, float) and not math.isfinite(part):

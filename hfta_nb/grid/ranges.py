@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 
 from hfta_nb.border import NUMBER, WHOLE, takes
 from hfta_nb.errors import GridError
@@ -76,7 +77,7 @@ def _check_range(start: float, stop: float, count: int) -> None:
 def _check_count(count: int) -> None:
     if not _whole(count):
         raise GridError("not a number of values", got=count, accepted=f"a whole number from 1 to {MAX_VARIANTS}")
-    if count < 1 or count > MAX_VARIANTS:
+    if not 1 <= operator.index(count) <= MAX_VARIANTS:
         raise GridError("a range has too few or too many values", got=count, accepted=f"1 to {MAX_VARIANTS}")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.border import bounded
+from hfta_nb.border import bounded, takes
 from hfta_nb.errors import FusionError
 
 
@@ -32,6 +32,7 @@ class PerMember:
         return f"per_member({shown})"
 
 
+@takes(FusionError)
 def per_member(value: Any) -> PerMember:
     """Mark a value whose first axis is the member axis, of length M.
 

@@ -193,6 +193,8 @@ class ArrayOptimizer(Surgery):
         Returns:
             What the closure returned.
         """
+        if isinstance(skip, Tensor) and skip.layout != torch.strided:
+            raise OptimError("a sparse tensor", where="step, skip", got=skip, accepted="a truth value per member")
         self.array.take_over()
         self.array.settle_missing()
         self.take_written()

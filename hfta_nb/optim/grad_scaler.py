@@ -147,6 +147,7 @@ class GradScaler:
         return optimizer.step(skip=self._found[id(optimizer)], **kwargs)
 
     @not_compiled
+    @takes(OptimError)
     def update(self, new_scale: Any = None) -> None:
         """Shrink the scales of members that have overflowed, and grow those of members that long have not.
 

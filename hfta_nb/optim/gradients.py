@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.array import FusedArray, owner
+from hfta_nb.border import bounded
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.values import HostColumn, Kind, uniform
 
@@ -23,7 +24,9 @@ def chosen(params: Any, where: str) -> tuple[FusedArray, dict[str, nn.Parameter]
     if isinstance(params, FusedArray):
         return params, dict(params.named_parameters())
     accepted = "an array, or parameters of one"
-    items: list[Any] = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else []
+    items: list[Any] = [params] if isinstance(params, Tensor) else []
+    if not isinstance(params, Tensor) and isinstance(params, Iterable):
+        items = bounded(params, OptimError, where)
     if not items:
         raise OptimError("no parameters", where=where, got=params, accepted=accepted)
     found: dict[str, nn.Parameter] = {}

@@ -80,7 +80,9 @@ class ArrayLRScheduler:
     def _make(self, index: int) -> reference.LRScheduler:
         try:
             with self._alone(index):
-                return self._factories[index](self.optimizer.stubs[index])
+                made = self._factories[index](self.optimizer.stubs[index])
+            made.step  # noqa: B018 - else it is no scheduler
+            return made
         except (TypeError, ValueError, ArithmeticError, KeyError, AttributeError) as error:
             settings = getattr(self._factories[index], "keywords", None)
             where = f"{type(self).__name__}, member {index}"

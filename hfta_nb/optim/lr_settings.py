@@ -64,7 +64,7 @@ def _finite(value: Any) -> bool:
 
 _FINITE = Kind("not a finite number", "a finite number", _finite)
 _PERIOD = Kind("not a period", "a number, at least 1", lambda v: _finite(v) and v >= 1)
-_PATIENCE = Kind("not a number", "a number", lambda v: number(v) and not math.isnan(v))
+_PATIENCE = Kind("not a number", "a number", lambda v: number(v) and v <= math.inf)
 _RATE = Kind("not a learning rate", "a finite number, at least 0", lambda v: _finite(v) and v >= 0)
 _FACTOR = Kind("not a finite number from 0 on", "a finite number, at least 0", _RATE.holds)
 _KINDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -451,6 +452,7 @@ def checked(array: FusedArray, index: int) -> int:
     """
     if not whole(index):
         raise OptimError("not a member's number", where="member", got=index, accepted=f"0 to {len(array) - 1}")
-    if not -len(array) <= index < len(array):
-        raise IndexError(f"member {index} of an array of {len(array)}")
-    return int(index) % len(array)
+    place = operator.index(index)
+    if not -len(array) <= place < len(array):
+        raise IndexError(f"member {place} of an array of {len(array)}")
+    return place % len(array)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hfta_nb import border
 from hfta_nb.array import PerMember
 from hfta_nb.errors import OptimError
 
@@ -111,6 +112,7 @@ class Kind:
     def _number(self, where: str, value: Any, whole: Any) -> Any:
         if any(value is w or (isinstance(w, str) and value == w) for w in self.words):
             return value
+        value = border.plain(value)
         if isinstance(value, bool | int | float) and self.convert is not str:
             try:
                 if self.test(value):
@@ -136,7 +138,7 @@ def pair(accepted: str, test: Callable[[Any], bool] = lambda v: True, words: tup
 
 NUMBER = Kind("a number")
 FLAG = Kind("True or False", convert=bool)
-COUNT = Kind("a whole number, at least 0", lambda v: v >= 0 and v == int(v), convert=int)
+COUNT = Kind("a whole number, at least 0", lambda v: 0 <= v < border.MOST and v == int(v), convert=int)
 DECAY = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
 LR = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
 BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
@@ -167,8 +169,12 @@ def plain(value: Any) -> Any:
     if not isinstance(value, type) and hasattr(value, "__array__"):  # a Series of pandas, an array of jax
         return np.asarray(value).tolist()
     if isinstance(value, tuple | list):
-        return type(value)(plain(v) for v in value) if type(value) in (tuple, list) else [plain(v) for v in value]
-    return value
+        try:
+            return type(value)(plain(v) for v in value) if type(value) in (tuple, list) else [plain(v) for v in value]
+        except RecursionError:
+            border.refuse_nested(OptimError, {"values": value})
+            raise
+    return border.plain(value)
 
 
 _DTYPES: dict[Any, Any] = {float: np.float64, bool: np.bool_, int: np.int64}

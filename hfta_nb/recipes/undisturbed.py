@@ -8,14 +8,17 @@ when none is.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from threading import RLock
 from typing import Any, TypeVar, cast
 
 import torch
 from torch.utils._device import DeviceContext
 
+from hfta_nb.errors import ArrayWarning
 from hfta_nb.members.own_draws import drawing_from, generator_here, restored
 from hfta_nb.members.process_streams import streams_kept
 
@@ -35,7 +38,8 @@ class _Shared:
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], None], value: Callable[[Any], Any]) -> None:
         self._get, self._put, self._value = get, put, value
-        self._lock, self._count, self._before = RLock(), 0, None
+        self._lock, self._count = RLock(), 0
+        self._before: Any = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -56,7 +60,41 @@ class _Shared:
             self._put(value)
 
 
-_default_dtype = _Shared(torch.get_default_dtype, torch.set_default_dtype, lambda before: torch.float32)
+class _DefaultDtype(_Shared):
+    """The default dtype. What a thread outside of `held` sets meanwhile holds from the end of `held` on; it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.get_default_dtype, torch.set_default_dtype, lambda before: torch.float32)
+        self._inside: ContextVar[int] = ContextVar("inside", default=0)  # of this thread
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        depth = self._inside.get()
+        with super().held():
+            self._inside.set(depth + 1)
+            self._install(self._put, self._set_outside)
+            try:
+                yield
+            finally:
+                self._inside.set(depth)
+                if self._count == 1:
+                    self._install(self._set_outside, self._put)
+
+    def _install(self, now: Any, then: Any) -> None:
+        with self._lock:
+            if torch.set_default_dtype == now:  # not what someone else has put there
+                torch.set_default_dtype = then
+
+    def _set_outside(self, d: torch.dtype) -> None:
+        with self._lock:
+            if not self._count or self._inside.get():
+                return self._put(d)
+            self._before = d
+        what = "the default dtype is the process's, and float32 while models are built or train in another thread"
+        warnings.warn(f"{what}; name the dtype where you make tensors meanwhile", ArrayWarning, stacklevel=2)
+
+
+_default_dtype = _DefaultDtype()
 
 
 @contextmanager

@@ -276,7 +276,8 @@ class Asking(abc.ABC):
             self.optuna.enqueue_trial(new)
 
     def _sampler(self, number: int) -> optuna.samplers.BaseSampler:
-        seed = self.seed + self.home.salt + (number if self.sampler in _STATELESS else 0)
+        stateless = isinstance(self.sampler, str) and self.sampler in _STATELESS
+        seed = self.seed + self.home.salt + (number if stateless else 0)
         return methods.sampler_of(self.sampler, self.space, seed % 2**32)
 
     @abc.abstractmethod

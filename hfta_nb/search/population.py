@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from hfta_nb.border import plain
 from hfta_nb.errors import SearchError
 from hfta_nb.events import Json
 from hfta_nb.grid import AxisSpec
@@ -48,7 +49,7 @@ class PBT:
 
     def __post_init__(self) -> None:
         _check_every(self.every)
-        share = self.exploit
+        share = plain(self.exploit)
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 0.5:
             raise SearchError("not a share", where="PBT, exploit", got=share, accepted="above 0, at most 0.5")
         _check_explored(self.perturb)

@@ -93,7 +93,7 @@ def check(name: Any, device: torch.device, dtype: torch.dtype) -> str:
         StudyError: there is none of this name, or it is not one of this dtype.
         DeviceError: the device has no such arithmetic.
     """
-    if name not in PRECISIONS:
+    if not (isinstance(name, str) and name in PRECISIONS):
         raise StudyError("unknown precision", where="precision", got=name, accepted=", ".join(PRECISIONS))
     if name != "fp32" and dtype != torch.float32:
         raise StudyError(

@@ -103,8 +103,9 @@ class Access:
         now = self._held.place
         what = "is gone, or another one is there, while the run goes on"
         moved = f"the directory is {now} now; " if now != self.directory else ""
-        remedy = f"{moved}what was trained is still in memory: study.save(DIR) writes it to another directory, "
-        remedy += "and Study.load(DIR).run(resume=True) goes on there"
+        remedy = f"{moved}what trains is still in memory: study.save(DIR) writes it, and the files that are left, to "
+        remedy += "another directory, and Study.load(DIR).run(resume=True) goes on there; "
+        remedy += "weights of arrays that had ended are in files alone"
         raise StoreError(what, where=str(gone), remedy=remedy)
 
     def _let_go(self) -> None:

@@ -307,8 +307,8 @@ class Store:
         for last in (False, True):
             entry = self._weights().get(str(variant))
             if entry is None:
-                raise StoreError("no such file in the run", where=str(self.weights_path(variant)),
-                                 remedy="was the run stopped before it was saved?")  # fmt: skip
+                why = "was the run stopped before it was saved, or its directory deleted?"
+                raise StoreError("no such file in the run", where=str(self.weights_path(variant)), remedy=why)
             try:
                 return files.read(self.directory, entry)
             except StoreError:
@@ -345,6 +345,12 @@ class Store:
         with self._access.reading() as connection:
             for found in copying.copy(connection, self._access.source, directory):
                 self._tell(found)
+
+    def tell_of_lost_files(self) -> None:
+        """Warn of files of the last checkpoint that are there no more."""
+        with self._access.reading() as connection, contextlib.suppress(StoreError):
+            if found := self._newest(connection):
+                checkpoints.there(self.directory, {entry.path: entry for entry in found.files}, self._tell)
 
     # Within.
 

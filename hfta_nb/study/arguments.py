@@ -104,11 +104,11 @@ def capacity_of(given: Any) -> int | str | None:
     """Members per array: at most a number, all that fit (None), or the fastest number ("auto")."""
     if given is None or given == "auto":
         return given  # type: ignore[no-any-return]
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+    if not whole(given) or operator.index(given) < 1:
         remedy = "leave it out for as many as fit"
         raise StudyError("not a number of members", where="capacity", got=given, accepted="1, 2, 3, ..., auto or None",
                          remedy=remedy)  # fmt: skip
-    return given
+    return operator.index(given)
 
 
 def devices_of(given: Any, batch_norm: Any, device: torch.device) -> tuple[int, str]:
@@ -184,10 +184,9 @@ def limits_of(
     Raises:
         StudyError: one is no such number, or a difference is given without patience.
     """
-    number = isinstance(min_delta, int | float) and not isinstance(min_delta, bool)
-    if not (number and 0 <= min_delta < math.inf):
+    if not number(min_delta) or not 0 <= float(min_delta) < math.inf:
         raise StudyError("not a difference", where="min_delta", got=min_delta, accepted="a number, from 0")
-    if min_delta and patience is None:
+    if float(min_delta) and patience is None:
         remedy = "give it with patience, as in Study(..., patience=5, min_delta=0.001)"
         raise StudyError("has no effect without patience", where="min_delta", got=min_delta, remedy=remedy)
     most = None if steps is None else positive("member_steps", steps)
@@ -199,8 +198,7 @@ def time_limit(where: str, given: Any) -> float | None:
     """A number of seconds; None for no limit."""
     if given is None:
         return None
-    number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not (number and 0 < given < math.inf):
+    if not number(given) or not 0 < float(given) < math.inf:
         raise StudyError("not a time", where=where, got=given, accepted="seconds, above 0")
     return float(given)
 
@@ -262,7 +260,8 @@ def objectives_of(family: Family, data: AnyData, given: Any) -> tuple[tuple[str,
     for place, name in enumerate(names):
         accepted = known | costs if place else known
         if name is not None and (not isinstance(name, str) or name not in accepted):
-            what = "the first objective decides which epoch is best, so it is a metric" if name in costs else ""
+            what = "the first objective decides which epoch is best, so it is a metric"
+            what = what if isinstance(name, str) and name in costs else ""
             raise StudyError(what or "unknown metric", where="monitor", got=name, accepted=", ".join(accepted))
     found = [_first(family, metrics) if name is None else name for name in names]
     if len(set(found)) < len(found):

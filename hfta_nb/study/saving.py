@@ -102,6 +102,8 @@ def save(study: Study, target: Path) -> Path:
         write(study)
     if target != study.directory:
         study.store.copy_to(target)
+        if study._unkept is None:
+            Store(target).tell_of_lost_files()
     if study._unkept is not None:
         state, weights = study._unkept
         store = Store(target)

@@ -19,9 +19,12 @@ State = Mapping[str, Any]
 
 
 def part(run: Progress, ids: Sequence[int], why: str) -> tuple[Group, State | None]:
-    """The array that these members of an array would be, and how far they are; None where they have not begun."""
+    """The array that these members of an array would be, and how far they are; None where they have not begun.
+
+    In a deterministic study they are where they begin, so that their array will have as many rows as this one.
+    """
     index, begun = run.trainer.free_index, run.stage != "building" or run.resume is not None
-    if not begun:
+    if not (begun or run.settings.deterministic):
         return run.group.part(ids, index, why), None
     return replace(run.group.half(ids, index, why), fitted=True), on_host(run.state(ids))
 

@@ -6,6 +6,8 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from hfta_nb import regular_files
+from hfta_nb.errors import StoreError
 from hfta_nb.history import History
 from hfta_nb.study import Result, Study
 from hfta_nb.ui import static
@@ -36,7 +38,11 @@ def write_png(study: Study, history: History, reading: Any, live: LiveView) -> P
         drawn = copy.deepcopy(history)
     metric = f"val_{live.metric}"
     chosen = metric if metric in drawn.metrics else None
-    path.write_bytes(static.picture(drawn, metric=chosen, color_by=live.color_by or None, log_y=live.log_y))
+    picture = static.picture(drawn, metric=chosen, color_by=live.color_by or None, log_y=live.log_y)
+    try:
+        regular_files.rewrite(path, picture)
+    except OSError as error:
+        raise StoreError(f"can't be written ({error.strerror})", where=str(path)) from error
     return path
 
 

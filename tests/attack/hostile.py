@@ -54,6 +54,22 @@ class Named(str):
         raise RuntimeError("no repr")
 
 
+class Whole(int):
+    """A whole number of a class of its own that compares with nothing."""
+
+    def _raise(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    __lt__ = __le__ = __gt__ = __ge__ = _raise
+
+
+class Real(float):
+    """A number of a class of its own whose ``repr`` raises."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError("no repr")
+
+
 def deep(kind: str = "list", levels: int = 50_000) -> Any:
     """A list in a list in a list, or so dicts."""
     found: Any = 0
@@ -82,6 +98,10 @@ NUMBERS: dict[str, Callable[[], Any]] = {
     "numpy nan": lambda: np.float64("nan"),
     "numpy int": lambda: np.int64(-(2**62)),
     "numpy complex": lambda: np.complex64(1j),
+    "own whole number": lambda: Whole(3),
+    "own number": lambda: Real(0.5),
+    "number on meta": lambda: torch.ones((), device="meta"),
+    "numpy masked": lambda: np.ma.masked,
     "numpy date": lambda: np.datetime64("2026-01-01"),
 }
 
@@ -105,6 +125,9 @@ SEVERAL: dict[str, Callable[[], Any]] = {
     "{}": dict,
     "set": lambda: {1, "a"},
     "[None]": lambda: [None],
+    "[[[1]]]": lambda: [[[1]]],
+    "own numbers": lambda: [Whole(3), Real(0.5)],
+    "numbers on meta": lambda: [torch.ones((), device="meta")],
     "[[]]": lambda: [[]],
     "[nan, huge]": lambda: [math.nan, 10**400],
     "mixed": lambda: [1, "a", None],

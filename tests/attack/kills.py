@@ -25,6 +25,7 @@ def make(place: Path, epochs: int = 6) -> hfta.Study:
         "sampler": "tpe",
         "pruner": "asha",
         "seed": 3,
+        "keep_checkpoints": ["best", "last"],
     }
     return hfta.Study("mlp", SPACE, "iris", directory=place, device="cpu", deterministic=True, **options)
 

@@ -21,10 +21,6 @@ BEYOND = 1e37
 """A rate with which every optimizer diverges, sooner or later."""
 
 
-BUILT = 2
-"""What is asked for before is answered before the array is built: who is paused then begins in an array of its own."""
-
-
 class Middle(nn.Module):
     """An LSTM's or GRU's last output."""
 
@@ -215,7 +211,7 @@ def changed(case: Case, place: Path, **more: Any) -> list[int]:
     for _ in calm.run():
         pass
     left = run(left, case)
-    paused = [m for m, (step, way) in case.leaves.items() if way == "pause" and step >= BUILT]
+    paused = [m for m, (_, way) in case.leaves.items() if way == "pause"]
     stay = [m for m in range(case.members) if m not in case.leaves or m in paused]
     states = {m: left.history.members[m].state for m in stay}
     assert set(states.values()) <= {ev.COMPLETE}, (case, states)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
@@ -23,7 +25,14 @@ LONGEST_S = 30.0
 """A look at a run takes less, also on a busy machine."""
 
 
-@pytest.mark.parametrize(("count", "epochs", "seed"), [(10, 6, 0), (40, 12, 1), (50, 14, 2)])
+def _weights(study: hfta.Study) -> dict[str, Tensor]:
+    """The kept weights of all trials, by trial, moment and name."""
+    moments = [(v.id, at) for v in study.variants for at in ("best", "last")]
+    states = {(m, at): study.member(m).module(at=at).state_dict() for m, at in moments}
+    return {f"{m} {at} {name}": value for (m, at), state in states.items() for name, value in state.items()}
+
+
+@pytest.mark.parametrize(("count", "epochs", "seed"), [(10, 12, 0), (40, 80, 1), (50, 100, 2)])
 def test_a_search_that_is_killed_and_followed(tmp_path: Path, count: int, epochs: int, seed: int) -> None:
     whole, place, looks = kills.make(tmp_path / "whole", epochs), tmp_path / "run", 0
     for _ in whole.run():
@@ -50,3 +59,7 @@ def test_a_search_that_is_killed_and_followed(tmp_path: Path, count: int, epochs
     assert [t.params for t in found.optuna.trials] == [t.params for t in whole.optuna.trials]
     assert [t.state for t in found.optuna.trials] == [t.state for t in whole.optuna.trials]
     pd.testing.assert_frame_equal(steady(found.results()), steady(whole.results()), check_exact=True)
+    kept, undisturbed = _weights(found), _weights(whole)
+    assert kept.keys() == undisturbed.keys()
+    assert len({name.split()[0] for name in kept}) == len(found.optuna.trials)
+    assert [name for name, value in kept.items() if not torch.equal(value, undisturbed[name])] == []

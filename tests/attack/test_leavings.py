@@ -25,6 +25,7 @@ KNOWN = {
     "diverged at once": Case("gru", "adam", 3, {0: (0, "diverge"), 1: (0, "diverge")}),
     "failed": Case("batch norm", "adam", 3, {0: (0, "fail"), 2: (0, "fail")}),
     "paused and resumed": Case("batch norm", "rmsprop", 2, {1: (4, "pause")}),
+    "paused before the array is built": Case("linear", "rprop", 4, {3: (0, "pause")}),
     "interrupted": Case("batch norm of images", "adam", 4, {1: (4, "stop"), 3: (5, "pause")}, 7),
     "interrupted in an epoch without it": Case("lstm", "nadam", 2, {0: (3, "stop")}, 4),
     "orders of their own": Case("mlp", "adam", 2, {1: (4, "stop")}, 7, True),

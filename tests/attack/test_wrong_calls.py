@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import hfta_nb as hfta
 from hfta_nb.errors import HftaError
 from tests.attack.calls import CALLS, Call
 from tests.attack.hostile import TooLongError, alarm, drawn, fault
@@ -110,3 +111,16 @@ def test_what_was_accepted_in_silence(case: str, tmp_path: Path) -> None:
     call = CALLS[name](tmp_path)
     with pytest.raises(HftaError):
         call.function(**{**call.given, **wrong})
+
+
+def test_names_that_can_be_gone_through_once_are_every_members() -> None:
+    x, y, found = torch.randn(6, 4), torch.zeros(6, dtype=torch.long), []
+    names: list[Any] = [["weight"], (name for name in ["weight"])]
+    for only in names:
+        torch.manual_seed(0)
+        array = hfta.fuse([torch.nn.Linear(4, 2) for _ in range(3)], [0, 1, 2])
+        array.backward(torch.nn.functional.cross_entropy, x, y, only=only)
+        found.append(next(array.parameters()).grad)
+    assert found[0] is not None
+    assert found[1] is not None
+    assert torch.equal(found[0], found[1])

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import io
 import os
+import resource
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import hfta_nb
 from hfta_nb import events as ev
@@ -17,7 +23,7 @@ from hfta_nb.cli.arguments import parse
 from hfta_nb.cli.displays import Lines
 from hfta_nb.errors import DeviceError, HftaError, StoreError, StudyError
 from hfta_nb.events import Control, Event, Stop
-from tests.cli.fake import FakeStudy, console, planned, started, whole_run
+from tests.cli.fake import FakeStudy, console, folded, planned, started, whole_run
 
 
 def train(study: FakeStudy) -> tuple[int, str]:
@@ -135,6 +141,53 @@ def test_the_csv_is_written_and_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     assert report(whole_run(), str(path)).splitlines()[-1] == f"leaderboard: {path}"
     assert path.read_text(encoding="utf-8").startswith("member,state,")
+
+
+def test_a_csv_that_can_not_be_written_any_more_is_written_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken, place, history = tmp_path / "a.csv", tmp_path / "run", folded(whole_run())
+    taken.mkdir()
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for found in (place / "leaderboard.csv", tmp_path / "run.leaderboard.csv"):
+        assert run.report(history, place, console()[0], str(taken)) == 1
+        why = f"{taken}: can't be written (is a directory, not a file); the leaderboard is in {found}"
+        assert capsys.readouterr().err == f"hfta-nb: error: {why}\n"
+        assert found.read_text(encoding="utf-8").startswith("member,state,")
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def test_a_csv_for_which_there_is_no_room_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, history, before = tmp_path / "a.csv", folded(whole_run()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_text("kept", encoding="utf-8")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    out = console()[0]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # a file of more bytes can't be written, as on a disk
+    try:
+        assert run.report(history, tmp_path, out, str(path)) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "nor is there another place; once there is room: hfta-nb results" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
+    assert path.read_text(encoding="utf-8") == "kept"
+
+
+def test_a_standard_output_that_is_full_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    study, path, out = FakeStudy(whole_run()), tmp_path / "a.csv", Console(file=Full(), width=100)
+    assert run.train(study, Lines(out, lambda: study.history), out) == 1  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="standard output: can't be written"):
+        run.report(folded(whole_run()), tmp_path, out, str(path))
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("hfta-nb: error: the run failed: standard output: can't be written (No space left on")
+    assert path.exists()
 
 
 @pytest.mark.parametrize(("equal", "code", "verdict"), [(True, 0, "equals"), (False, 1, "DIFFERS from")])
@@ -262,12 +315,37 @@ def test_a_file_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == "kept"
 
 
-@pytest.mark.parametrize("place", [lambda p: p, lambda p: p / "missing" / "a.csv"])
+def _read_only(place: Path) -> Path:
+    return Path("/proc/version")
+
+
+def _full(place: Path) -> Path:
+    return Path("/dev/full")
+
+
+@pytest.mark.parametrize(
+    "place", [lambda p: p, lambda p: p / "missing" / "a.csv", lambda p: p / ("a" * 300), _read_only, _full]
+)
 def test_a_file_that_can_not_be_written_is_an_error_before_the_work(
     tmp_path: Path, place: Callable[[Path], Path]
 ) -> None:
     with pytest.raises(StoreError):
         studies.check_writable(str(place(tmp_path)))
+
+
+def test_a_disk_that_is_full_is_an_error_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "write", lambda handle, data: len(data) - 1)
+    with pytest.raises(StoreError, match="No space left on device"):
+        studies.check_writable(str(tmp_path / "a.csv"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_belongs_to_the_study_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "study.sqlite")
+    for name in ("study.sqlite", ".", "link", "weights/0.safetensors"):
+        with pytest.raises(StoreError, match="is a file of the study; choose another name"):
+            studies.check_writable(str(tmp_path / name), tmp_path)
+    studies.check_writable(str(tmp_path / "leaderboard.csv"), None, tmp_path)
 
 
 def test_a_member_to_check_must_exist() -> None:

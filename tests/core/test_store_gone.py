@@ -155,7 +155,7 @@ def test_what_was_saved_before_and_is_gone_is_told(tmp_path: Path) -> None:
     """Of an array that was done the weights are in no memory any more."""
     study = make(tmp_path / "run")
     study.add({"lr": 1e-1, "width": 30})  # an array of its own, which trains last
-    with pytest.raises(StoreError, match="is gone"):
+    with pytest.raises(StoreError, match=r"is gone.*; weights of arrays that had ended are in files alone"):
         run(study, 2, shutil.rmtree, group=1)
     with pytest.warns(StoreWarning, match="files are gone: "):
         study.save(tmp_path / "elsewhere")
@@ -163,6 +163,16 @@ def test_what_was_saved_before_and_is_gone_is_told(tmp_path: Path) -> None:
     saved.member(2).module()
     with pytest.raises(StoreError, match="no such file"):
         saved.member(0).module()
+
+
+def test_files_that_are_gone_when_the_run_is_over_are_told(tmp_path: Path) -> None:
+    study = make(tmp_path / "run")
+    for event in study.run():
+        if isinstance(event, ev.RunChanged) and event.state == ev.COMPLETE:
+            shutil.rmtree(study.directory)
+    with pytest.warns(StoreWarning, match=r"files are gone: .*weights/0\."):
+        study.save(tmp_path / "elsewhere")
+    assert len(hfta.Study.load(tmp_path / "elsewhere").results()) == 2
 
 
 LATE = """

@@ -287,6 +287,27 @@ def test_settings_of_the_process_are_restored_by_the_last_thread() -> None:
         assert together(first, last) == [torch.float32, torch.float64]
 
 
+def test_a_default_dtype_that_another_thread_sets_is_told_and_holds_afterwards() -> None:
+    true = torch.set_default_dtype
+
+    def outside() -> torch.dtype:
+        with pytest.warns(hfta.errors.ArrayWarning, match="name the dtype where you make tensors"):
+            torch.set_default_dtype(torch.float64)
+        return torch.get_default_dtype()
+
+    try:
+        with neutral():
+            assert together(outside) == [torch.float32]
+            with neutral():
+                torch.set_default_dtype(torch.float16)  # a model's own
+                assert torch.get_default_dtype() == torch.float16
+            assert torch.get_default_dtype() == torch.float32
+        assert torch.get_default_dtype() == torch.float64
+        assert torch.set_default_dtype is true
+    finally:
+        true(torch.float32)
+
+
 @pytest.mark.skipif(not precision.can_switch(), reason="no other products here")
 def test_products_of_other_threads_do_not_change() -> None:
     before, began, ended = precision.get(), threading.Barrier(2), threading.Barrier(2)
