@@ -32,8 +32,8 @@ PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = {"linux": "Linux", "darwin": "Darwin"}
 CUDA = ("nvidia-", "cuda-", "triton")
 NOT_CUDA = ("nvidia-ml-py",)
-# timm asks for it, and builds its models without it (hfta_nb/model_zoo/vision.py). An index's torchvision is often
-# built for another torch than the index's own build; then neither timm nor transformers could be imported beside it.
+# timm asks for it, and builds its models without it (hfta_nb/models/model_zoo/vision.py). An index's torchvision is
+# often built for another torch than the index's own build; then neither timm nor transformers could be imported.
 LEFT_OUT = ("torchvision",)
 
 HEADER = """\

@@ -129,6 +129,6 @@ if [ -n "$(compgen -G "$venv/lib/python*/site-packages/torchvision-*.dist-info")
     "$venv/bin/python" -m pip uninstall --yes torchvision >>"$log" 2>&1
 fi
 # Else the first run of each kind of model waits for them (without a compiler there are none, and nothing is missing).
-"$venv/bin/python" -c 'from hfta_nb.kernels.native.build import make_all; print("kernels:", *make_all())' >>"$log" 2>&1 || true
+"$venv/bin/python" -c 'from hfta_nb.engine.kernels.native.build import make_all; print("kernels:", *make_all())' >>"$log" 2>&1 || true
 touch "$stamp"
 echo "done in $((SECONDS / 60)) min $((SECONDS % 60)) s"

@@ -28,9 +28,9 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks import common
-from hfta_nb.events import EpochDone
-from hfta_nb.losses import IGNORED
-from hfta_nb.metrics import frechet_distance
+from hfta_nb.models.losses import IGNORED
+from hfta_nb.models.metrics import frechet_distance
+from hfta_nb.records.events import EpochDone
 
 NAME = "accuracy"
 

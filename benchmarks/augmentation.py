@@ -23,8 +23,8 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.common import interleaved, options, write
-from hfta_nb.augment import images
-from hfta_nb.augment.draws import Draws
+from hfta_nb.data.augment import images
+from hfta_nb.data.augment.draws import Draws
 
 STRENGTH = {"random_crop": 4, "horizontal_flip": 0.5, "color_jitter": 0.4, "random_erasing": 0.5, "mix": 0.2}
 WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "unique", "_unique2")

@@ -28,10 +28,9 @@ from torch import Tensor
 
 import hfta_nb as hfta
 from benchmarks.common import RESULTS, options, write
-from hfta_nb import colors
-from hfta_nb.figures import canvas, png
-from hfta_nb.step import Scores, ScoreSink, Step
+from hfta_nb.figures import canvas, colors, png
 from hfta_nb.train import Trainer
+from hfta_nb.train.step import Scores, ScoreSink, Step
 
 BLOCK = 10
 """Steps per stored point: the mean of the losses, and the largest gap."""

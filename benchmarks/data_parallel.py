@@ -26,9 +26,9 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.common import interleaved, write
-from hfta_nb.distributed.followers import Followers
-from hfta_nb.distributed.leader import lead
-from hfta_nb.step import ArrayStep, Step
+from hfta_nb.train.step import ArrayStep, Step
+from hfta_nb.workers.distributed.followers import Followers
+from hfta_nb.workers.distributed.leader import lead
 
 ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
 MEMBERS = 4

@@ -31,7 +31,7 @@ if __package__ in (None, ""):
 
 import hfta_nb as hfta
 from benchmarks.common import options, write
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 
 _WARM = 11
 

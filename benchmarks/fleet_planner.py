@@ -25,10 +25,10 @@ if __package__ in (None, ""):
 
 from benchmarks.common import write
 from hfta_nb import fleet
-from hfta_nb.fleet.flotillas import DELTA
-from hfta_nb.fleet.partition import Times, chain, exact, improved, sets_of
-from hfta_nb.fleet.planning import METHODS
-from hfta_nb.fleet.rates import Curves
+from hfta_nb.workers.fleet.flotillas import DELTA
+from hfta_nb.workers.fleet.partition import Times, chain, exact, improved, sets_of
+from hfta_nb.workers.fleet.planning import METHODS
+from hfta_nb.workers.fleet.rates import Curves
 
 SLOWEST, FASTEST = 21.0, 176.0
 """Rates on one device in samples/s, the range of the paper's hundred networks."""

@@ -110,7 +110,7 @@ far = {"IPython", "ipywidgets", "anywidget", "jax", "matplotlib", "pandas"} & se
 import torch
 print("torch", torch.__version__, "imported needlessly:", sorted(far) or "nothing")
 if torch.cuda.is_available():
-    from hfta_nb import telemetry
+    from hfta_nb.records import telemetry
     print(torch.cuda.get_device_name(), torch.version.cuda, "cudnn", torch.backends.cudnn.version())
     with telemetry.sampler("cuda") as sampler:
         sampler.sample()

@@ -24,8 +24,8 @@ import hfta_nb as hfta
 from benchmarks.common import environment, laps, options
 from benchmarks.suite.job import Job, numbers
 from benchmarks.suite.modes.ours import Ours
-from hfta_nb.kernels.native import build
-from hfta_nb.rules.lstm import LSTM
+from hfta_nb.engine.kernels.native import build
+from hfta_nb.engine.rules.lstm import LSTM
 
 ROUNDS, LAPS = 30, 20
 

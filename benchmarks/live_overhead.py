@@ -49,7 +49,7 @@ SETUP = """
 import psutil, tempfile
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.executors import start
+from hfta_nb.study.executors import start
 from hfta_nb.ui.live_view import LiveView
 from IPython.display import display
 

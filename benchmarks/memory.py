@@ -1,11 +1,10 @@
 """Memory predicted by the model and memory used by arrays: 1, 2, 4, 8 and 16 members, with and without checkpointing.
 
-The model is fitted to steps of two members and of three. The measurement is the peak of two training steps
-("training"),
-or of these and validation ("both"): on a CPU the storages that torch's operators allocate (`hfta_nb.memory`), on a GPU
-the memory held by torch's allocator. For few members, the growth of the whole process during construction and six steps
-is listed as well: it includes memory inside kernels and memory held while a step is recorded, and depends on earlier
-allocations.
+The model is fitted to steps of two members and of three. The measurement is the peak of two
+training steps ("training"), or of these and validation ("both"): on a CPU the storages that torch's operators allocate (`hfta_nb.train.memory`),
+on a GPU the memory held by torch's allocator. For few members, the growth of the whole process during construction and
+six steps is listed as well: it includes memory inside kernels and memory held while a step is recorded, and depends on
+earlier allocations.
 
     OMP_NUM_THREADS=1 python benchmarks/memory.py [--members 1 2 4 8 16] [--models mlp cnn transformer_lm]
 """
@@ -26,12 +25,12 @@ if __package__ in (None, ""):
 from benchmarks.common import options, write
 from benchmarks.suite.memory import Peak
 from hfta_nb import Study
-from hfta_nb.events import Control
-from hfta_nb.memory import MemoryModel, let_go, shown
-from hfta_nb.plan import Group
+from hfta_nb.records.events import Control
 from hfta_nb.train import Trainer
 from hfta_nb.train.capacity import model_of, peak_of
 from hfta_nb.train.group_run import GroupRun
+from hfta_nb.train.memory import MemoryModel, let_go, shown
+from hfta_nb.train.plan import Group
 
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"data": "digits", "width": 128, "depth": 8, "batch_size": 512},

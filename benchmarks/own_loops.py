@@ -5,7 +5,8 @@ each of which is timed: they include self-tuning and the measurement of kernels.
 size that `array.tune` finds (for the split form: the faster of that and of all members at once). Laps of both and of
 serial training are interleaved. `speed_of_tuned` is the speed of the loop without `tune` relative to the tuned one,
 with a target of 0.9; `speed_of_serial` is relative to serial training; `first_calls` are the first ten steps, in units
-of serial steps. On a GPU, "kernel by kernel" is the same loop without CUDA graphs (`hfta_nb.replay.program_graphs`).
+of serial steps. On a GPU, "kernel by kernel" is the same loop without CUDA graphs
+(`hfta_nb.engine.replay.program_graphs`).
 
     python benchmarks/own_loops.py [--device cuda] [--json] [--members 8 32] [--steps 100] [--rounds 15] [--lap 0.05]
 
@@ -34,8 +35,8 @@ if __package__ in (None, ""):
 import hfta_nb as hfta
 from benchmarks.capture import MODELS
 from benchmarks.common import calls_in, laps, milliseconds, options, write
-from hfta_nb.array import FusedArray
-from hfta_nb.replay import cache_entry
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.replay import cache_entry
 
 Call = Callable[[FusedArray, Tensor, Tensor], Any]
 _WARM, _FIRST = 16, 10

@@ -25,7 +25,7 @@ if __package__ in (None, ""):
 import hfta_nb as hfta
 from benchmarks.capture import MODELS as OTHERS
 from benchmarks.common import calls_in, laps, milliseconds, options, write
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 
 
 class Attentive(nn.Module):

@@ -28,7 +28,7 @@ if __package__ in (None, ""):
 import hfta_nb as hfta
 from benchmarks.capture import MODELS, serial
 from benchmarks.common import laps, milliseconds, options, write
-from hfta_nb.members import threads
+from hfta_nb.engine.members import threads
 
 Step = Callable[[], Any]
 

@@ -13,31 +13,31 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hfta_nb import callbacks, crews, data, distributed, fleet, losses, optim
-    from hfta_nb.array import FusedArray, fuse, join, member, per_member, why_not
     from hfta_nb.data import Data
+    from hfta_nb.engine.array import FusedArray, fuse, join, member, per_member, why_not
     from hfta_nb.errors import HftaError
-    from hfta_nb.events import Control
-    from hfta_nb.grid import Grid, integers, linspace, logspace, seeds
-    from hfta_nb.metrics import Metric
-    from hfta_nb.model_zoo import families, family
-    from hfta_nb.phases import Phase
-    from hfta_nb.recipes import Family
+    from hfta_nb.models.metrics import Metric
+    from hfta_nb.models.model_zoo import families, family
+    from hfta_nb.models.phases import Phase
+    from hfta_nb.models.recipes import Family
+    from hfta_nb.records.events import Control
     from hfta_nb.search import PBT, Halving, uniform
+    from hfta_nb.search.grid import Grid, integers, linspace, logspace, seeds
     from hfta_nb.study import Result, Study
 
 _WHERE = {
-    **dict.fromkeys(("FusedArray", "fuse", "join", "member", "per_member", "why_not"), "hfta_nb.array"),
-    **dict.fromkeys(("families", "family"), "hfta_nb.model_zoo"),
-    **dict.fromkeys(("Grid", "integers", "linspace", "logspace", "seeds"), "hfta_nb.grid"),
+    **dict.fromkeys(("FusedArray", "fuse", "join", "member", "per_member", "why_not"), "hfta_nb.engine.array"),
+    **dict.fromkeys(("families", "family"), "hfta_nb.models.model_zoo"),
+    **dict.fromkeys(("Grid", "integers", "linspace", "logspace", "seeds"), "hfta_nb.search.grid"),
     **dict.fromkeys(("Result", "Study"), "hfta_nb.study"),
-    "Control": "hfta_nb.events",
+    "Control": "hfta_nb.records.events",
     "Data": "hfta_nb.data",
-    "Family": "hfta_nb.recipes",
+    "Family": "hfta_nb.models.recipes",
     "Halving": "hfta_nb.search",
     "HftaError": "hfta_nb.errors",
-    "Metric": "hfta_nb.metrics",
+    "Metric": "hfta_nb.models.metrics",
     "PBT": "hfta_nb.search",
-    "Phase": "hfta_nb.phases",
+    "Phase": "hfta_nb.models.phases",
     "uniform": "hfta_nb.search",
 }
 _MODULES = ("callbacks", "crews", "data", "distributed", "fleet", "losses", "optim")

@@ -95,7 +95,7 @@ def _shapes_of_some(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(autouse=True)
 def _not_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The contract tests compare all members in all steps themselves, and many count what is called."""
-    from hfta_nb.eager.execution_settings import ExecutionSettings
+    from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 
     if "verified" not in request.fixturenames and request.path.parent.name != "first_hour":
         monkeypatch.setattr(ExecutionSettings, "verify", os.environ.get("HFTA_NB_TESTS_VERIFY", "never"))
@@ -104,7 +104,7 @@ def _not_verified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 @pytest.fixture(autouse=True)
 def _nothing_tried(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs when, and in what blocks, does not depend on time, but in tests of that and in those as a user."""
-    from hfta_nb.eager.execution_settings import ExecutionSettings
+    from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 
     if "self_tuning" not in request.fixturenames and request.path.parent.name != "first_hour":
         monkeypatch.setattr(ExecutionSettings, "self_tuning", False)
@@ -121,8 +121,8 @@ def _untouched_random_numbers() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _families_as_before() -> Iterator[None]:
     """A family that a test defines is gone after it."""
-    from hfta_nb.model_zoo import families
-    from hfta_nb.model_zoo.registry import _registered
+    from hfta_nb.models.model_zoo import families
+    from hfta_nb.models.model_zoo.registry import _registered
 
     families()
     before = dict(_registered)

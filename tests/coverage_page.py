@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.members.tree import flatten, unflatten
-from hfta_nb.padded.rules import PADDED
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.members.tree import flatten, unflatten
+from hfta_nb.engine.padded.rules import PADDED
 from tests.contract.across_rows import ROWS as ACROSS
 from tests.contract.zoo import timm_models, torchvision_models, transformers_language, transformers_others
 from tests.contract.zoo.agree import Sample

@@ -1,7 +1,7 @@
 """Processes that are forked from one that has imported torch, so that they start at once.
 
 With the fixture `forked` these are the workers of runs and of crews, in place of those that
-`hfta_nb.processes.spawning` starts.
+`hfta_nb.workers.processes.spawning` starts.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from hfta_nb.processes import spawning
+from hfta_nb.workers.processes import spawning
 
 _LOADED = [
     "hfta_nb.study",
-    "hfta_nb.crews.child",
-    "hfta_nb.crews.task",
-    "hfta_nb.executors.child",
+    "hfta_nb.workers.crews.child",
+    "hfta_nb.workers.crews.task",
+    "hfta_nb.study.executors.child",
     "sklearn.model_selection",  # what a run on one of the tables, and torch's first optimizer, import
     "torch._dynamo",
     "tests.executors.test_crews",
@@ -96,8 +96,8 @@ def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) ->
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are forked."""
-    from hfta_nb.crews import processes
-    from hfta_nb.executors import worker
+    from hfta_nb.study.executors import worker
+    from hfta_nb.workers.crews import processes
 
     for module in (processes, worker):
         monkeypatch.setattr(module, "spawn", spawn)

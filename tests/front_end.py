@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hfta_nb.history import Curve
+from hfta_nb.records.history import Curve
 from hfta_nb.ui.live_view import LiveView
 
 

@@ -126,10 +126,10 @@ TABLE: dict[str, set[str]] = {
 }
 
 SINGLE_MODULES = {
-    ("optim", "kernels"): {"hfta_nb.kernels.native.adam"},  # a kernel in C that updates flat tensors
-    ("data", "members"): {"hfta_nb.members.own_draws", "hfta_nb.members.process_streams"},
-    ("recipes", "members"): {"hfta_nb.members.own_draws", "hfta_nb.members.process_streams"},
-    ("step", "kernels"): {"hfta_nb.kernels.cuda_graphs"},  # captures whatever runs, an array or a plain module
+    ("optim", "kernels"): {"hfta_nb.engine.kernels.native.adam"},  # a kernel in C that updates flat tensors
+    ("data", "members"): {"hfta_nb.engine.members.own_draws", "hfta_nb.engine.members.process_streams"},
+    ("recipes", "members"): {"hfta_nb.engine.members.own_draws", "hfta_nb.engine.members.process_streams"},
+    ("step", "kernels"): {"hfta_nb.engine.kernels.cuda_graphs"},  # captures whatever runs, an array or a plain module
 }
 """(part, other): of these a part may import the named modules only. None of these modules knows of arrays."""
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb.grid import Grid
-from hfta_nb.history import History
+from hfta_nb.records.history import History
+from hfta_nb.search.grid import Grid
 
 T0 = 1_700_000_000.0
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from benchmarks import accuracy, common, convergence
 from hfta_nb.data import Data
-from hfta_nb.losses import IGNORED
+from hfta_nb.models.losses import IGNORED
 
 
 def test_tasks_take_turns_and_every_other_round_goes_backwards() -> None:

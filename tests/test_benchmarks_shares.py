@@ -11,7 +11,7 @@ from benchmarks.suite import shares
 from benchmarks.suite.job import Job
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.shares import Spent
-from hfta_nb.kernels.native.norm import BatchNorm
+from hfta_nb.engine.kernels.native.norm import BatchNorm
 
 
 def test_kernels_of_the_own_library_are_seen_while_a_step_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

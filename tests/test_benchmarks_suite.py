@@ -25,7 +25,7 @@ from benchmarks.suite.modes.serial import Serial
 from benchmarks.suite.modes.stacked import StackedAdam
 from benchmarks.suite.recurrence import WrittenOutLSTM
 from benchmarks.suite.tasks import BATCHES, Feed, tasks
-from hfta_nb.replay.inductor import compile as compiling
+from hfta_nb.engine.replay.inductor import compile as compiling
 
 LINE = {"model": "mlp", "members": 8, "precision": "float32", "mode": "ours"}
 ROOT = Path(__file__).resolve().parents[1]

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from hfta_nb import colors
 from hfta_nb.errors import GridError
-from hfta_nb.events import VariantRecord
-from hfta_nb.grid import Grid
+from hfta_nb.figures import colors
+from hfta_nb.records.events import VariantRecord
+from hfta_nb.search.grid import Grid
 
 
 def luminance(color: str) -> float:
@@ -157,6 +157,7 @@ def test_few_cores_are_told_apart_and_many_stand_behind_their_mean() -> None:
 
 
 def test_importing_it_pulls_in_no_matplotlib() -> None:
-    code = "import sys, hfta_nb.colors; print([m for m in ('matplotlib', 'ipywidgets', 'torch') if m in sys.modules])"
+    names = "('matplotlib', 'ipywidgets', 'torch')"
+    code = f"import sys, hfta_nb.figures.colors; print([m for m in {names} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

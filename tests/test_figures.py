@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from run_events import T0, cpu_sample, epoch_done, folded, learning, run_started, whole_run
 
-from hfta_nb import colors, figures
 from hfta_nb import events as ev
+from hfta_nb import figures
 from hfta_nb.errors import HftaError
-from hfta_nb.figures import canvas
-from hfta_nb.history import History
+from hfta_nb.figures import canvas, colors
+from hfta_nb.records.history import History
 
 FEW = {"lr": [1e-3, 1e-2], "width": [8, 16]}
 MANY = {"lr": [1e-4, 1e-3, 1e-2, 1e-1], "width": [8, 16, 32, 64]}

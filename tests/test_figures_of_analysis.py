@@ -11,10 +11,11 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 
-from hfta_nb import colors, figures
+from hfta_nb import figures
 from hfta_nb.errors import StudyError
+from hfta_nb.figures import colors
 from hfta_nb.figures.fronts import front
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 from tests.tried import ACTIVATIONS, grid, random_configs, swept
 
 BEST = colors.OKABE_ITO[3].light

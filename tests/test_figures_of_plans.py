@@ -10,10 +10,11 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from hfta_nb import colors, figures, fleet
 from hfta_nb import events as ev
+from hfta_nb import figures, fleet
 from hfta_nb.errors import StudyError
-from hfta_nb.history import History
+from hfta_nb.figures import colors
+from hfta_nb.records.history import History
 from tests.executors.fakes import started
 
 RATES = {"a": [60.0, 61], "b": [50.0, 51], "c": [50.0, 51]}

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from run_events import T0, epoch_done, folded, run_started, whole_run
 
-from hfta_nb import colors, figures
 from hfta_nb import events as ev
+from hfta_nb import figures
 from hfta_nb.errors import HftaError
-from hfta_nb.history import History
+from hfta_nb.figures import colors
+from hfta_nb.records.history import History
 
 TWO = {"width": [16, 8], "lr": [1e-3, 1e-2, 1e-1]}
 

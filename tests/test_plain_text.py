@@ -16,7 +16,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.errors import HftaError, StoreError, StudyError
-from hfta_nb.plain_text import cell, visible, visible_lines
+from hfta_nb.errors.plain_text import cell, visible, visible_lines
 from hfta_nb.study import saved_runs
 
 EVIL = ["\x1b[2J\x1b]0;owned\x07", "\x9b31m", "a\rb", "a\x08\x08", "\u202egnp.exe", "zero\u200bwidth", "nul\0", "a\nb"]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import hfta_nb as hfta
-from hfta_nb import regular_files
 from hfta_nb.cli import main
 from hfta_nb.errors import DataError, HftaError, StoreError
-from hfta_nb.store import Store
+from hfta_nb.records import regular_files
+from hfta_nb.records.store import Store
 from tests.core.stores import in_layout1
 
 KINDS = ("a FIFO", "a device", "a socket", "a directory")

@@ -14,12 +14,13 @@ import pytest
 from rich.console import Console
 
 import hfta_nb as hfta
-from hfta_nb import colors, figures
 from hfta_nb import events as ev
+from hfta_nb import figures
 from hfta_nb.cli.displays import Lines, LiveDisplay
 from hfta_nb.cli.progress import RunProgress
-from hfta_nb.history import History
-from hfta_nb.pace import SHARE, Pace
+from hfta_nb.figures import colors
+from hfta_nb.records.history import History
+from hfta_nb.records.pace import SHARE, Pace
 from hfta_nb.study import fitting, running
 from hfta_nb.ui import static
 from hfta_nb.ui.leaderboard import MOST_ROWS, table_of

@@ -19,7 +19,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.data import Data, catalogue, take
-from hfta_nb.model_zoo import BUILT_IN
+from hfta_nb.models.model_zoo import BUILT_IN
 from hfta_nb.ui import Workbench
 
 TRAINING, HELD_OUT = 24, 12

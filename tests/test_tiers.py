@@ -139,7 +139,7 @@ def test_every_optimizer_and_lr_scheduler(default_tier: list[str]) -> None:
 
 
 def test_every_family(default_tier: list[str]) -> None:
-    from hfta_nb.model_zoo import BUILT_IN
+    from hfta_nb.models.model_zoo import BUILT_IN
     from tests.contract.test_families import ROWS
 
     assert {row.name for row in ROWS} == {family.name for family in BUILT_IN}

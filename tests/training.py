@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 
 
 def train(array: FusedArray, batches: Iterable[tuple[Tensor, Tensor]], lr: Any = 0.1, split: bool = False) -> Tensor:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb.events import Json
-from hfta_nb.history import History
+from hfta_nb.records.events import Json
+from hfta_nb.records.history import History
 from tests.run_events import T0, folded, run_started
 
 ACTIVATIONS = ("relu", "gelu", "tanh")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hfta_nb.kernels.native import build
+from hfta_nb.engine.kernels.native import build
 
 NATIVE = "native"
 """Whatever this processor has, or `build.MARCH` asks for."""

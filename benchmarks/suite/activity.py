@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.suite.modes.base import Mode
-from hfta_nb import telemetry
+from hfta_nb.records import telemetry
 
 ACTIVITY_S = 0.7
 """How long a GPU's counters are observed in each mode; they are refreshed about every tenth of a second."""

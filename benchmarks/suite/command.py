@@ -22,7 +22,7 @@ from benchmarks.suite.measure import measure, unmeasured
 from benchmarks.suite.modes import MODES, default
 from benchmarks.suite.modes.processes import end_idle
 from benchmarks.suite.tasks import tasks
-from hfta_nb.kernels.native import build
+from hfta_nb.engine.kernels.native import build
 
 MOST = {"cpu": 64, "cuda": 1024}
 """The most members that `--members auto` and `capacity` try without `--most`: on a CPU more members are no faster, all

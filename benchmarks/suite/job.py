@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.suite.tasks import Task, task
-from hfta_nb.step import Precision
+from hfta_nb.train.step import Precision
 
 PRECISIONS = ("float32", "tf32", "bf16", "fp16")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}

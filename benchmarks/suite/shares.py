@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import DATA, Feed
-from hfta_nb.kernels.native import adam, attention, conv, images, norm, product, recurrent, rows
+from hfta_nb.engine.kernels.native import adam, attention, conv, images, norm, product, recurrent, rows
 
 LOOK_S = 0.02
 PROFILES = 3

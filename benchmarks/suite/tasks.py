@@ -15,7 +15,7 @@ from torch.profiler import record_function
 import hfta_nb as hfta
 from benchmarks.suite.adversaries import GivenNoise
 from benchmarks.suite.recurrence import WrittenOutLSTM
-from hfta_nb.phases import Phase
+from hfta_nb.models.phases import Phase
 
 Loss = Callable[[Any, Any], Tensor]
 Draw = Callable[[int], tuple[Any, Tensor]]
@@ -59,7 +59,7 @@ class Task:
         size: the size in words.
         fallback: creates an equal module of plain operations, if `build`'s uses a kernel that `torch.func.vmap` and the
             counter of operations do not support; otherwise None.
-        phases: of a step, for several networks with an optimizer each (see `hfta_nb.phases.Phase`).
+        phases: of a step, for several networks with an optimizer each (see `hfta_nb.models.phases.Phase`).
     """
 
     name: str

@@ -45,7 +45,7 @@ FAILS, ABSENT, RAISES = "the plain module fails", "not installed", "an error of 
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    from hfta_nb.members.tree import flatten
+    from hfta_nb.engine.members.tree import flatten
 
     found = [v for v in flatten(tree)[0] if isinstance(v, Tensor)]
     return [torch.view_as_real(v) if v.is_complex() else v for v in found if v.is_floating_point() or v.is_complex()]
@@ -118,7 +118,7 @@ def alone(module: nn.Module, seed: int, inputs: tuple[Any, ...]) -> dict[str, An
 
 def together(array: Any, split: bool, inputs: tuple[Any, ...]) -> dict[str, Any]:
     """The same outcome of an array, with a member axis."""
-    from hfta_nb.members.tree import tensor_map
+    from hfta_nb.engine.members.tree import tensor_map
 
     found: dict[str, Any] = {}
     for step in range(STEPS):

@@ -19,22 +19,22 @@ from docs._site.layout import ROOT
 MODULES = (
     *("hfta_nb", "hfta_nb.optim", "hfta_nb.optim.lr_scheduler", "hfta_nb.data", "hfta_nb.figures", "hfta_nb.ui"),
     *(
-        "hfta_nb.callbacks",
+        "hfta_nb.study.callbacks",
         "hfta_nb.errors",
-        "hfta_nb.events",
-        "hfta_nb.losses",
-        "hfta_nb.metrics",
-        "hfta_nb.executors",
-        "hfta_nb.crews",
-        "hfta_nb.fleet",
-        "hfta_nb.distributed",
+        "hfta_nb.records.events",
+        "hfta_nb.models.losses",
+        "hfta_nb.models.metrics",
+        "hfta_nb.study.executors",
+        "hfta_nb.workers.crews",
+        "hfta_nb.workers.fleet",
+        "hfta_nb.workers.distributed",
     ),
 )
 """Modules that are documented; those that define no ``__all__`` by their public functions and classes."""
 
 REFERENCE = ROOT / "docs" / "reference"
 _ENTRY = re.compile(r"^ *\.\. auto(?:class|function|exception|data)::\s+([\w.]+)$", re.M)
-_WITHOUT_MEMBERS = ("hfta_nb.optim.", "hfta_nb.events.", "hfta_nb.errors.")
+_WITHOUT_MEMBERS = ("hfta_nb.optim.", "hfta_nb.records.events.", "hfta_nb.errors.")
 """Where classes have the members of their base, which has an entry of its own."""
 
 

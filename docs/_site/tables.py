@@ -14,11 +14,11 @@ from unittest import mock
 
 from docs._site.meanings import meaning
 from hfta_nb import Family, families, family
-from hfta_nb.augment import BY_KIND
 from hfta_nb.data import names, task_of
+from hfta_nb.data.augment import BY_KIND
 from hfta_nb.data.readers import READERS
-from hfta_nb.grid import AxisSpec, show
-from hfta_nb.training_axes import ALIASES, TRAINING_AXES, USED_BY
+from hfta_nb.models.training_axes import ALIASES, TRAINING_AXES, USED_BY
+from hfta_nb.search.grid import AxisSpec, show
 
 MARK = re.compile(r"^<!-- generated: ([\w.]+(?: [\w.]+)?) -->$", re.M)
 

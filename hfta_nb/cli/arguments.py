@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hfta_nb import __version__
-from hfta_nb.plain_text import encodes, visible
+from hfta_nb.errors.plain_text import encodes, visible
 
 PROGRAM = "hfta-nb"
 
 MOST_THREADS = 1024
-"""As in `hfta_nb.processes.cores`."""
+"""As in `hfta_nb.workers.processes.cores`."""
 
 DESCRIPTION = "Train many variants of a model as one (a horizontally fused training array), without a notebook."
 

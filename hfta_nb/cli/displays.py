@@ -16,9 +16,9 @@ from hfta_nb import events as ev
 from hfta_nb.cli import text as show
 from hfta_nb.cli.progress import ACTIVE, DONE, RunProgress
 from hfta_nb.cli.tables import printing
-from hfta_nb.events import Event
-from hfta_nb.history import History, Member
-from hfta_nb.pace import Pace
+from hfta_nb.records.events import Event
+from hfta_nb.records.history import History, Member
+from hfta_nb.records.pace import Pace
 
 REDRAWS_PER_S = 5
 MOST_GROUPS = 8

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hfta_nb.cli import tables
 
 if TYPE_CHECKING:
-    from hfta_nb.grid import AxisSpec
+    from hfta_nb.search.grid import AxisSpec
 
 
 def main(given: argparse.Namespace) -> int:

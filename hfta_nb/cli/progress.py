@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from hfta_nb import events as ev
 from hfta_nb.cli import text as show
-from hfta_nb.events import Event
-from hfta_nb.history import History, Member
+from hfta_nb.records.events import Event
+from hfta_nb.records.history import History, Member
 
 WAITING, ACTIVE, DONE = "waiting", "active", "done"
 

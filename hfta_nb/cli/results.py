@@ -14,10 +14,10 @@ from hfta_nb.cli import studies, tables
 from hfta_nb.cli.displays import Display, Lines, LiveDisplay
 from hfta_nb.cli.run import report
 from hfta_nb.errors import StoreError
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 
 if TYPE_CHECKING:
-    from hfta_nb.store import Store
+    from hfta_nb.records.store import Store
 
 LOOK_INTERVAL_S = 0.5
 """A run that is followed is looked at this often."""
@@ -25,7 +25,7 @@ LOOK_INTERVAL_S = 0.5
 
 def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
-    from hfta_nb.store import Store
+    from hfta_nb.records.store import Store
 
     studies.check_writable(given.csv, given.directory)
     # Reads the events only, so that runs of families defined in a notebook can be shown too.

@@ -23,8 +23,8 @@ from hfta_nb.cli import text as show
 from hfta_nb.cli.displays import Display, Lines, LiveDisplay, Silent
 from hfta_nb.cli.progress import RunProgress
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.events import Control
-from hfta_nb.history import History
+from hfta_nb.records.events import Control
+from hfta_nb.records.history import History
 
 if TYPE_CHECKING:
     from hfta_nb import Study

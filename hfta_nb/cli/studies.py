@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import regular_files
 from hfta_nb.errors import GridError, StoreError, StudyError
-from hfta_nb.events import Json
-from hfta_nb.grid import parse_axis
+from hfta_nb.records import regular_files
+from hfta_nb.records.events import Json
+from hfta_nb.search.grid import parse_axis
 
 if TYPE_CHECKING:
     from hfta_nb import Family, Study
@@ -87,7 +87,7 @@ def set_threads(count: int | None) -> None:
     """Set torch's threads before anything runs, because torch's default stalls a busy machine."""
     import torch
 
-    from hfta_nb.executors import threads
+    from hfta_nb.study.executors import threads
 
     torch.set_num_threads(count or threads())
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import regular_files
 from hfta_nb.cli.studies import PASSED_ON
 from hfta_nb.errors import GridError, HftaError, StudyError
+from hfta_nb.records import regular_files
 
 if TYPE_CHECKING:
     from hfta_nb import Family, Study

@@ -17,16 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from hfta_nb import events as ev
-from hfta_nb import regular_files
 from hfta_nb.cli import text as show
 from hfta_nb.errors import StoreError
-from hfta_nb.grid import show as show_value
-from hfta_nb.history import History, Member
-from hfta_nb.plain_text import cell
+from hfta_nb.errors.plain_text import cell
+from hfta_nb.records import regular_files
+from hfta_nb.records.history import History, Member
+from hfta_nb.search.grid import show as show_value
 
 if TYPE_CHECKING:
     from hfta_nb import Family
-    from hfta_nb.grid import AxisSpec
+    from hfta_nb.search.grid import AxisSpec
 
 MOST_ROWS = 40
 """With more members than this, the rest is only counted; the CSV has all."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from hfta_nb.events import Json
-from hfta_nb.grid import show
-from hfta_nb.plain_text import visible as clean
+from hfta_nb.errors.plain_text import visible as clean
+from hfta_nb.records.events import Json
+from hfta_nb.search.grid import show
 
 __all__ = ["clean", "config", "count", "duration", "ids", "left", "memory", "metric", "percent", "several"]
 

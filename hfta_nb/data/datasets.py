@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 from torch.utils.data import IterableDataset, Subset
 
-from hfta_nb.border import takes
 from hfta_nb.data.held import Held
 from hfta_nb.data.items import sample_of, stacked
 from hfta_nb.data.judging import few, is_map_style
@@ -21,6 +20,7 @@ from hfta_nb.data.samples import Data, Origin, Samples, leaves
 from hfta_nb.data.streams import Stream, classes_of, declared, stream
 from hfta_nb.data.tensors import from_tensors, split_rows
 from hfta_nb.errors import DataError
+from hfta_nb.errors.border import takes
 
 SHARE_OF_MEMORY = 0.25
 """The share of free memory that data may take to be kept in memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfta_nb.border import FLAG, TEXT, WHOLE, Kind, number, one_of
+from hfta_nb.errors.border import FLAG, TEXT, WHOLE, Kind, number, one_of
 
 SHARE = Kind("can't set this part aside", "between 0 and 1", lambda v: number(v) and 0 < v < 1)
 TASKS = ("classification", "regression", "segmentation", "language_model", "masked_language_model", "click",

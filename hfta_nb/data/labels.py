@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.border import plain
 from hfta_nb.errors import DataError
+from hfta_nb.errors.border import plain
 
 IGNORED = -100
 """The class number that says "no target here": the `ignore_index` of torch's losses."""

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from hfta_nb.errors import DataWarning
-from hfta_nb.own_lines import is_own
+from hfta_nb.errors.own_lines import is_own
 
 MOST = 20_000
 """Objects that are looked at."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hfta_nb.members.own_draws import drawing_from
-from hfta_nb.members.process_streams import one_thread
+from hfta_nb.engine.members.own_draws import drawing_from
+from hfta_nb.engine.members.process_streams import one_thread
 
 
 class Randomness:

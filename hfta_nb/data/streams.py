@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from hfta_nb.border import takes
 from hfta_nb.data.held import Held, Reading
 from hfta_nb.data.judging import LOOK_BATCH, is_map_style, judged
 from hfta_nb.data.kinds import KINDS
@@ -19,6 +18,7 @@ from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, ta
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
 from hfta_nb.data.tensors import COUNTED, LABELLED, check_name, facts_of, usual_task
 from hfta_nb.errors import DataError
+from hfta_nb.errors.border import takes
 
 LONGEST_LOOK = 10_000
 """The most batches that are read to count classes or words."""

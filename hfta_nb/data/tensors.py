@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.border import takes
 from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
 from hfta_nb.data.kinds import KINDS, SHARE
@@ -15,6 +14,7 @@ from hfta_nb.data.labels import check_spread, classes_in, ignored
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like
 from hfta_nb.errors import DataError
+from hfta_nb.errors.border import takes
 
 
 @takes(DataError, **KINDS, validation=SHARE)

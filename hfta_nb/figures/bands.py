@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hfta_nb import colors
-from hfta_nb.averages import Average, averages
 from hfta_nb.errors import HftaError
+from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import plain
 from hfta_nb.figures.drawing import X_LABELS, color_bar, dress, legend, place_ticks, say
-from hfta_nb.history import History
+from hfta_nb.records.history import History
+from hfta_nb.search.averages import Average, averages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import colors
-from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
+from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import plain
-from hfta_nb.history import Curve, History, Member
+from hfta_nb.records import events as ev
+from hfta_nb.records.history import Curve, History, Member
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hfta_nb import colors
 from hfta_nb.errors import StudyError
+from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, MUTED, color_bar, dress, legend, time_axis
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

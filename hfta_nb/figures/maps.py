@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import colors
-from hfta_nb import events as ev
-from hfta_nb.averages import Average
 from hfta_nb.errors import HftaError
+from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, MUTED, say
-from hfta_nb.history import History, Member
+from hfta_nb.records import events as ev
+from hfta_nb.records.history import History, Member
+from hfta_nb.search.averages import Average
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +135,7 @@ def _fill(axes: Axes, place: Place, value: float, cell: Average, metric: str, sc
 
 
 def _best(cells: dict[Place, Average], values: dict[Place, float], maximize: bool) -> Place:
-    """The cell with the best mean among those that lost the fewest members, as in `hfta_nb.averages.averages`."""
+    """The cell with the best mean among those that lost the fewest members, as in `averages`."""
 
     def key(place: Place) -> tuple[bool, int, float]:
         value = values[place]

@@ -7,15 +7,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import colors
-from hfta_nb import events as ev
-from hfta_nb.averages import Average, averages
-from hfta_nb.border import TEXT, takes
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Json
+from hfta_nb.errors.border import TEXT, takes
+from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import plain
-from hfta_nb.grid import show
-from hfta_nb.history import History
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Json
+from hfta_nb.records.history import History
+from hfta_nb.search.averages import Average, averages
+from hfta_nb.search.grid import show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,7 +1,7 @@
 """Figures of a run: curves, utilization, and a summary of both.
 
 Each function takes a `History` and returns a `matplotlib.figure.Figure` without pyplot state, in the colours of the
-live view (`hfta_nb.colors`), on a light background. An empty history gives a figure that says so.
+live view (`hfta_nb.figures.colors`), on a light background. An empty history gives a figure that says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hfta_nb.figures.bands import draw_bands
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, draw_curves, draw_utilization
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

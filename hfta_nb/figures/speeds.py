@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hfta_nb import colors
+from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, dress, legend, say
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.kernels.native import adam as native
 from hfta_nb.errors import OptimError
-from hfta_nb.kernels.native import adam as native
 from hfta_nb.optim.elementwise import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
 from hfta_nb.optim.flat_state import Numbers

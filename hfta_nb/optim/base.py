@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array import in_full, not_compiled
-from hfta_nb.border import FUNCTION, ITEMS, TRUTH, Kind, bounded, takes
+from hfta_nb.engine.array import in_full, not_compiled
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import FUNCTION, ITEMS, TRUTH, Kind, bounded, takes
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.group_values import GroupValues
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of

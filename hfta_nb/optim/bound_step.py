@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray
-from hfta_nb.array.access import thread_scope
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.access import thread_scope
 
 _grad = operator.attrgetter("grad")
 _COMPARED = (type(None), bool, int, float, str, tuple, list)

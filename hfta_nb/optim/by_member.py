@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array import in_full, not_compiled
+from hfta_nb.engine.array import in_full, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.optim.rerun import evaluated

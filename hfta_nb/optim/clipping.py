@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray, not_compiled
-from hfta_nb.border import TRUTH, Kind, number, takes
+from hfta_nb.engine.array import FusedArray, not_compiled
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import TRUTH, Kind, number, takes
 from hfta_nb.optim.gradients import chosen, column, per_row, pieces, rows_of, tensor_of
 from hfta_nb.optim.values import NUMBER, at_least
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hfta_nb.array import Arena
-from hfta_nb.array.access import clear_padded, keep_bits
+from hfta_nb.engine.array import Arena
+from hfta_nb.engine.array.access import clear_padded, keep_bits
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.flat_state import FlatState, Numbers, of_rows

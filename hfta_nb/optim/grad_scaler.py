@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hfta_nb.array import FusedArray, not_compiled
-from hfta_nb.border import STATE, takes
+from hfta_nb.engine.array import FusedArray, not_compiled
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import STATE, takes
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.gradients import column, per_row, pieces, rows_of
 from hfta_nb.optim.lbfgs import LBFGS

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray, owner
-from hfta_nb.border import bounded
+from hfta_nb.engine.array import FusedArray, owner
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import bounded
 from hfta_nb.optim.values import HostColumn, Kind, uniform
 
 

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray
-from hfta_nb.border import FUNCTION, instance, takes
+from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import FUNCTION, instance, takes
 from hfta_nb.optim.groups import Group
 from hfta_nb.optim.values import plain
 

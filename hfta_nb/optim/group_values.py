@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any, NoReturn, Self
 
-from hfta_nb.array import PerMember
+from hfta_nb.engine.array import PerMember
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.values import Kind, plain
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hfta_nb.array import FusedArray, has_lazy, in_full, owner
-from hfta_nb.border import bounded
+from hfta_nb.engine.array import FusedArray, has_lazy, in_full, owner
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import bounded
 
 Group = dict[str, Any]
 """As in torch: "params", and the value of each hyperparameter: one, or a list with one per member."""

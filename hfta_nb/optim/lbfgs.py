@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array import not_compiled
+from hfta_nb.engine.array import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.optim.resting import EvaluationNeededError, Resting, losses_of

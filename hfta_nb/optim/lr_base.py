@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch.optim import lr_scheduler as reference
 
-from hfta_nb.array import PerMember, in_full, not_compiled
-from hfta_nb.array.access import FunctionStates
-from hfta_nb.border import MOST, STATE, number, takes
+from hfta_nb.engine.array import PerMember, in_full, not_compiled
+from hfta_nb.engine.array.access import FunctionStates
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import MOST, STATE, number, takes
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import functions_in, pull, push, restore, values_of

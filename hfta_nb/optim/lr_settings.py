@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from hfta_nb.border import FUNCTION, TEXT, TRUTH, WHOLE, Kind, number, takes
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import FUNCTION, TEXT, TRUTH, WHOLE, Kind, number, takes
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, rows_of
 from hfta_nb.optim.values import refused_tuple

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 
 
 class OwnEntries:

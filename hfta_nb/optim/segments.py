@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.array import Arena, FusedArray, Span
+from hfta_nb.engine.array import Arena, FusedArray, Span
 from hfta_nb.optim.fused import FusedCalls
 from hfta_nb.optim.one_pass import Numbers, OnePass, settings
 from hfta_nb.optim.rates import rates_of

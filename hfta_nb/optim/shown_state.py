@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.own_entries import OwnEntries
 

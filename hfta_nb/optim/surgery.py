@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from hfta_nb.array import FusedArray
-from hfta_nb.array.access import own_names
-from hfta_nb.border import ITEMS, STATE, instance, takes, whole
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.access import own_names
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.border import ITEMS, STATE, instance, takes, whole
 from hfta_nb.optim.groups import Group
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.shown_state import ShownState

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hfta_nb import border
-from hfta_nb.array import PerMember
-from hfta_nb.errors import OptimError
+from hfta_nb.engine.array import PerMember
+from hfta_nb.errors import OptimError, border
 
 HostColumn = NDArray[Any]
 """One number, flag or word per member, ``[M]``, in the host's memory. Numbers in float64, whatever the parameters'

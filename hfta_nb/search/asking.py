@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import events as ev
 from hfta_nb.errors import SearchError, SearchWarning
-from hfta_nb.events import Json
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Json
 from hfta_nb.search import enqueued, methods
 from hfta_nb.search.enqueued import REASON
 from hfta_nb.search.methods import state

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import SearchError
-from hfta_nb.events import tuples
+from hfta_nb.records.events import tuples
 from hfta_nb.search import methods
 from hfta_nb.search.spaces import Space, choices_of, ends_of
 

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import SearchError
-from hfta_nb.events import Json
-from hfta_nb.grid import show
+from hfta_nb.records.events import Json
 from hfta_nb.search import methods
+from hfta_nb.search.grid import show
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

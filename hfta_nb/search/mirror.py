@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import regular_files
 from hfta_nb.errors import StoreError, StoreWarning
+from hfta_nb.records import regular_files
 from hfta_nb.search import methods
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from hfta_nb.events import Json
-from hfta_nb.grid import Integers
+from hfta_nb.records.events import Json
+from hfta_nb.search.grid import Integers
 from hfta_nb.search.spaces import Space, Uniform, values_of
 
 _MOST = 100_000

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from hfta_nb.border import plain
 from hfta_nb.errors import SearchError
-from hfta_nb.events import Json
-from hfta_nb.grid import AxisSpec
+from hfta_nb.errors.border import plain
+from hfta_nb.records.events import Json
+from hfta_nb.search.grid import AxisSpec
 
 Explored: TypeAlias = "tuple[float, ...] | list[Json]"
 """How a copy's value of an axis differs from the original's: one of these factors (a tuple), or one of these values

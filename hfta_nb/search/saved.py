@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfta_nb.events import tuples
-from hfta_nb.grid import Integers, integers
+from hfta_nb.records.events import tuples
+from hfta_nb.search.grid import Integers, integers
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Uniform
 from hfta_nb.search.storage import Home

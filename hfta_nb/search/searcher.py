@@ -7,8 +7,8 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb import events as ev
-from hfta_nb.events import Event, Prune
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event, Prune
 from hfta_nb.search import methods, records
 from hfta_nb.search.asking import CONFIG, VARIANTS, VERDICTS, Asking
 from hfta_nb.search.enqueued import REASON

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.border import FLAG, NUMBER, takes
 from hfta_nb.errors import SearchError
-from hfta_nb.events import Json, tuples
-from hfta_nb.grid import Integers, check_flat, check_name, configurations
+from hfta_nb.errors.border import FLAG, NUMBER, takes
+from hfta_nb.records.events import Json, tuples
 from hfta_nb.search import methods
+from hfta_nb.search.grid import Integers, check_flat, check_name, configurations
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hfta_nb.events import Json
+from hfta_nb.records.events import Json
 from hfta_nb.search.methods import REDUCTION
 
 if TYPE_CHECKING:

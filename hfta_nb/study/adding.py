@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.events import Add, Json, VariantRecord
-from hfta_nb.grid import Grid, configurations
-from hfta_nb.plan import Builder, Group, make_plan, whole
+from hfta_nb.records.events import Add, Json, VariantRecord
+from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import saving
 from hfta_nb.study.arguments import check_schedules
 from hfta_nb.study.protocol import Added as Added
 from hfta_nb.study.protocol import Definition, Study
 from hfta_nb.train import Trainer
+from hfta_nb.train.plan import Builder, Group, make_plan, whole
 
 
 def add(study: Study, variants: Any, key: str = "") -> list[int]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hfta_nb import search
-from hfta_nb.border import TEXT, TEXTS, takes
 from hfta_nb.errors import StudyError
+from hfta_nb.errors.border import TEXT, TEXTS, takes
 from hfta_nb.study import costs, outcome, steering
 from hfta_nb.study.arguments import way_of
 from hfta_nb.study.protocol import Study
@@ -96,7 +96,8 @@ class Analysis:
         Raises:
             StudyError: the study has not run yet, an unknown metric, or `over` is not an axis.
         """
-        from hfta_nb import colors, figures
+        from hfta_nb import figures
+        from hfta_nb.figures import colors
         from hfta_nb.figures.points import metric_of
 
         history = self.history

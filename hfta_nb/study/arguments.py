@@ -9,19 +9,19 @@ from typing import Any
 
 import torch
 
-from hfta_nb.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
-from hfta_nb.border import FLAG, FUNCTION, PATH, TEXT, Kind, number, one_of, whole
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.distributed.data_parallel import BATCH_NORM
+from hfta_nb.engine.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.errors import DeviceError, OptimError, StudyError
-from hfta_nb.losses import Loss
-from hfta_nb.model_zoo import family
-from hfta_nb.plan import MOST_PADDING, Group
-from hfta_nb.recipes import Family, from_callable, with_own
+from hfta_nb.errors.border import FLAG, FUNCTION, PATH, TEXT, Kind, number, one_of, whole
+from hfta_nb.models.losses import Loss
+from hfta_nb.models.model_zoo import family
+from hfta_nb.models.recipes import Family, from_callable, with_own
 from hfta_nb.search import AGGREGATES, COSTS
-from hfta_nb.step import Precision, by_step
-from hfta_nb.step.choices import factory_of
-from hfta_nb.step.precision import check
+from hfta_nb.train.plan import MOST_PADDING, Group
+from hfta_nb.train.step import Precision, by_step
+from hfta_nb.train.step.choices import factory_of
+from hfta_nb.train.step.precision import check
+from hfta_nb.workers.distributed.data_parallel import BATCH_NORM
 
 DTYPES = ("float32", "float64", "bfloat16")
 CHECKPOINTING = ("auto", "never", "always")

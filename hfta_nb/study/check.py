@@ -12,21 +12,21 @@ from typing import Any
 
 import torch
 
-from hfta_nb import events as ev
 from hfta_nb.data import AnyData, Data, Stream
 from hfta_nb.errors import DataError, StudyError, out_of_memory
-from hfta_nb.events import Event
-from hfta_nb.grid import Grid, Variant
-from hfta_nb.history import Member
-from hfta_nb.plan import Group
-from hfta_nb.recipes.undisturbed import apart as set_apart
-from hfta_nb.step import Scores, ScoreSink, Step
-from hfta_nb.step.choices import lr_scheduler_of
+from hfta_nb.models.recipes.undisturbed import apart as set_apart
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
+from hfta_nb.records.history import Member
+from hfta_nb.search.grid import Grid, Variant
 from hfta_nb.study import adding, noting
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.study.users_loop import Curves, UsersLoop
 from hfta_nb.train import Settings
+from hfta_nb.train.plan import Group
+from hfta_nb.train.step import Scores, ScoreSink, Step
+from hfta_nb.train.step.choices import lr_scheduler_of
 
 TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3, "bfloat16": 1e-3}
 """Largest difference of two loss curves that counts as equal, whatever the model; by precision, or by dtype in fp32."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hfta_nb import events as ev
-from hfta_nb.border import ITEMS, WHOLE, takes
 from hfta_nb.data import Data
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Event
+from hfta_nb.errors.border import ITEMS, WHOLE, takes
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
 from hfta_nb.study import running
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.protocol import Study

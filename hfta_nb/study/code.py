@@ -9,7 +9,7 @@ from hfta_nb.study.saving import given_options
 
 
 def built_in_names() -> list[str]:
-    from hfta_nb.model_zoo import BUILT_IN
+    from hfta_nb.models.model_zoo import BUILT_IN
 
     return [f.name for f in BUILT_IN]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from hfta_nb.plan import parameters_of
-from hfta_nb.recipes.undisturbed import undisturbed
+from hfta_nb.models.recipes.undisturbed import undisturbed
 from hfta_nb.study.protocol import Study
+from hfta_nb.train.plan import parameters_of
 
 
 def of(study: Study, variant: int) -> dict[str, float]:

@@ -13,25 +13,25 @@ import torch
 from torch import nn
 
 from hfta_nb import data as datasets
-from hfta_nb import events as ev
-from hfta_nb.array import in_full
-from hfta_nb.border import FLAG, PATH, WHOLE, instance, takes
-from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
+from hfta_nb.engine.array import in_full
 from hfta_nb.errors import StudyError
-from hfta_nb.events import GroupRecord
-from hfta_nb.fleet import Profile, Simulation
-from hfta_nb.grid import Grid, Variant
-from hfta_nb.history import History
-from hfta_nb.losses import Loss
-from hfta_nb.model_zoo import check_data
-from hfta_nb.recipes import Family
-from hfta_nb.recipes.undisturbed import neutral
+from hfta_nb.errors.border import FLAG, PATH, WHOLE, instance, takes
+from hfta_nb.models.losses import Loss
+from hfta_nb.models.model_zoo import check_data
+from hfta_nb.models.recipes import Family
+from hfta_nb.models.recipes.undisturbed import neutral
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import GroupRecord
+from hfta_nb.records.history import History
+from hfta_nb.records.store import Store
 from hfta_nb.search import PBT, Halving, Mirror, Searcher
-from hfta_nb.store import Store
+from hfta_nb.search.grid import Grid, Variant
 from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
 from hfta_nb.study.given_data import kept
 from hfta_nb.train import Settings, Trainer
+from hfta_nb.workers.crews import Crew
+from hfta_nb.workers.fleet import Profile, Simulation
 
 if TYPE_CHECKING:
     import pandas

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from hfta_nb import crews
-from hfta_nb.crews import Executor
-from hfta_nb.distributed.leader import spread as spread_over
-from hfta_nb.step import Step
 from hfta_nb.study.protocol import Definition
+from hfta_nb.train.step import Step
+from hfta_nb.workers import crews
+from hfta_nb.workers.crews import Executor
+from hfta_nb.workers.distributed.leader import spread as spread_over
 
 
 def reached(study: Definition, executor: Any, workers: int | None, address: str | None) -> Executor | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import StoreError, StudyError
-from hfta_nb.plain_text import cell, encodes
+from hfta_nb.errors.plain_text import cell, encodes
 from hfta_nb.study import outcome
 from hfta_nb.study.protocol import Study
 

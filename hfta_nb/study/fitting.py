@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
-from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Control, Event
-from hfta_nb.grid import show
-from hfta_nb.history import History
-from hfta_nb.pace import Pace
-from hfta_nb.plain_text import visible
+from hfta_nb.errors.plain_text import visible
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Control, Event
+from hfta_nb.records.history import History
+from hfta_nb.records.pace import Pace
+from hfta_nb.search.grid import show
 from hfta_nb.study.protocol import Study
 
 Listener = Callable[[Event], Any]

@@ -1,6 +1,6 @@
 """Augmentation of one sample at a time, for the loop that `Study.check` compares with.
 
-Of `hfta_nb.augment` it uses the random numbers alone, so that a fault in what is made of them makes a difference.
+Of `hfta_nb.data.augment` it uses the random numbers alone, so that a fault in what is made of them makes a difference.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.augment import Setting
-from hfta_nb.augment.draws import Draws
-from hfta_nb.augment.images import ERASED_ASPECT, ERASED_SHARE, GREY
-from hfta_nb.augment.statistics import Statistics
 from hfta_nb.data import AnyData, Data
+from hfta_nb.data.augment import Setting
+from hfta_nb.data.augment.draws import Draws
+from hfta_nb.data.augment.images import ERASED_ASPECT, ERASED_SHARE, GREY
+from hfta_nb.data.augment.statistics import Statistics
 
 Batch = tuple[Any, Any]
 DIRECTIONS = {"z": (0.0, 0.0, 1.0), "y": (0.0, 1.0, 0.0)}

@@ -21,7 +21,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Control, Event
+from hfta_nb.records.events import Control, Event
 
 Events = Generator[Event, None, None]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from hfta_nb import telemetry
-from hfta_nb.array.access import kept_times
+from hfta_nb.engine.array.access import kept_times
 from hfta_nb.errors import ChoicesWarning
+from hfta_nb.records import telemetry
 from hfta_nb.study import adding
 from hfta_nb.study.protocol import Added, Study
 

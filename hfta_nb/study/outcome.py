@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.averages import Average, averages
 from hfta_nb.errors import StudyError
-from hfta_nb.grid import show
-from hfta_nb.html import pairs
+from hfta_nb.figures.html import pairs
+from hfta_nb.search.averages import Average, averages
+from hfta_nb.search.grid import show
 from hfta_nb.study import searching
 from hfta_nb.study.adding import axes
 from hfta_nb.study.protocol import Study
@@ -18,14 +18,14 @@ from hfta_nb.study.result import Result
 if TYPE_CHECKING:
     import pandas
 
-    from hfta_nb.history import Member
+    from hfta_nb.records.history import Member
 
 ALL = "all"
 
 
 def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.DataFrame:
     """See `Study.results`."""
-    from hfta_nb.tables import Table
+    from hfta_nb.figures.tables import Table
 
     history = study.history
     if not history.members:
@@ -47,7 +47,7 @@ def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.Dat
 
 
 def _averaged(study: Study, found: list[Average]) -> pandas.DataFrame:
-    from hfta_nb.tables import Table
+    from hfta_nb.figures.tables import Table
 
     rows = []
     for rank, one in enumerate(found, start=1):

@@ -7,23 +7,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hfta_nb import events as ev
-from hfta_nb.crews import reached
 from hfta_nb.errors import FamilyError
-from hfta_nb.events import Control
-from hfta_nb.fleet.arrays import Arrays
-from hfta_nb.fleet.profile import Profile, profile
-from hfta_nb.memory import shown
-from hfta_nb.own_lines import OwnLine
+from hfta_nb.errors.own_lines import OwnLine
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Control
 from hfta_nb.study import keeping
 from hfta_nb.study.protocol import Definition
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
+from hfta_nb.train.memory import shown
+from hfta_nb.workers.crews import reached
+from hfta_nb.workers.fleet.arrays import Arrays
+from hfta_nb.workers.fleet.profile import Profile, profile
 
 if TYPE_CHECKING:
     import pandas
 
-    from hfta_nb.plan import Group
+    from hfta_nb.train.plan import Group
 
 
 def settings_of(study: Definition) -> Settings:
@@ -102,7 +102,7 @@ def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:
 
 def table(groups: Sequence[Group]) -> pandas.DataFrame:
     """Groups as a table; see `Study.plan`."""
-    from hfta_nb.tables import Table
+    from hfta_nb.figures.tables import Table
 
     rows = [g.row() for g in groups]
     first = ["members", "fused_over", "split_because", "parameters", "memory_bytes"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from hfta_nb.errors import StudyError
 from hfta_nb.search import PBT, Halving, Rounds, heard_population
-from hfta_nb.step import editing
 from hfta_nb.study.protocol import Definition, Study
+from hfta_nb.train.step import editing
 
 
 def rounds_of(study: Definition, given: Any) -> Rounds | None:

@@ -9,17 +9,17 @@ from typing import Any, Protocol
 
 import torch
 
-from hfta_nb.crews import Crew
 from hfta_nb.data import AnyData
-from hfta_nb.events import Control, Event, Json
-from hfta_nb.grid import Grid, Variant
-from hfta_nb.history import History
-from hfta_nb.plan import Group
-from hfta_nb.recipes import Family
+from hfta_nb.models.recipes import Family
+from hfta_nb.records.events import Control, Event, Json
+from hfta_nb.records.history import History
+from hfta_nb.records.store import Store
 from hfta_nb.search import Mirror, Rounds, Searcher
-from hfta_nb.step import Precision
-from hfta_nb.store import Store
+from hfta_nb.search.grid import Grid, Variant
 from hfta_nb.train import Settings, Trainer
+from hfta_nb.train.plan import Group
+from hfta_nb.train.step import Precision
+from hfta_nb.workers.crews import Crew
 
 
 @dataclass(frozen=True)

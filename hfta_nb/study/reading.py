@@ -11,10 +11,10 @@ import torch
 from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, GridError, StoreError
-from hfta_nb.grid import Grid
-from hfta_nb.model_zoo import families
-from hfta_nb.recipes import Family
-from hfta_nb.store import Store
+from hfta_nb.models.model_zoo import families
+from hfta_nb.models.recipes import Family
+from hfta_nb.records.store import Store
+from hfta_nb.search.grid import Grid
 from hfta_nb.study.arguments import family_of
 
 DATA = "data.safetensors"

@@ -7,20 +7,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from hfta_nb.array.access import HeldLoss, take_losses
-from hfta_nb.augment import Augmenting
-from hfta_nb.border import Kind, takes, whole
 from hfta_nb.data import leaves, tree_map
+from hfta_nb.data.augment import Augmenting
+from hfta_nb.engine.array.access import HeldLoss, take_losses
 from hfta_nb.errors import DataError, StoreError
-from hfta_nb.grid import Variant, show
-from hfta_nb.html import pairs
-from hfta_nb.plain_text import visible
-from hfta_nb.plan import Group
-from hfta_nb.recipes.undisturbed import undisturbed
-from hfta_nb.step import unpacked_states
+from hfta_nb.errors.border import Kind, takes, whole
+from hfta_nb.errors.plain_text import visible
+from hfta_nb.figures.html import pairs
+from hfta_nb.models.recipes.undisturbed import undisturbed
+from hfta_nb.search.grid import Variant, show
 from hfta_nb.study import code, keeping
 from hfta_nb.study.protocol import Study
+from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import weights_at
+from hfta_nb.train.step import unpacked_states
 
 _TENSORS = Kind("not inputs", "a tensor, or a tuple or dict of tensors",
                 lambda x: all(isinstance(t, torch.Tensor) and not t.is_meta for t in leaves(x)))  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hfta_nb.errors import StoreError
-from hfta_nb.plain_text import encodes
-from hfta_nb.store import Store
+from hfta_nb.errors.plain_text import encodes
+from hfta_nb.records.store import Store
 from hfta_nb.study.reading import checked
 
 

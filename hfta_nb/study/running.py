@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
-from hfta_nb import events as ev
-from hfta_nb import telemetry
-from hfta_nb.crews import Crew, Executor
 from hfta_nb.errors import StoreError, StudyError
-from hfta_nb.events import Control, Event
-from hfta_nb.history import History
-from hfta_nb.store import is_full
+from hfta_nb.records import events as ev
+from hfta_nb.records import telemetry
+from hfta_nb.records.events import Control, Event
+from hfta_nb.records.history import History
+from hfta_nb.records.store import is_full
 from hfta_nb.study import adding, devices, loop, noting, saving, searching, steering
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
 from hfta_nb.train.settings import WeightsOf
+from hfta_nb.workers.crews import Crew, Executor
 
 SAMPLE_INTERVAL_S = 0.5
 """How often the device is looked at while a study runs."""

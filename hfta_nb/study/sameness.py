@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hfta_nb import events as ev
+from hfta_nb.records import events as ev
 from hfta_nb.study import saving, searching
 from hfta_nb.study.protocol import Study
 

@@ -12,7 +12,7 @@ from hfta_nb import data as datasets
 from hfta_nb import search
 from hfta_nb.data import Data
 from hfta_nb.errors import StoreError
-from hfta_nb.store import Store, is_full
+from hfta_nb.records.store import Store, is_full
 from hfta_nb.study import arguments
 from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.study.reading import DATA

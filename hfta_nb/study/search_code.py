@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hfta_nb.grid import Integers
 from hfta_nb.search import Searcher, Uniform
+from hfta_nb.search.grid import Integers
 
 _HERE = "to be defined in this notebook"
 

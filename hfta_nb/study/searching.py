@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from hfta_nb import events as ev
 from hfta_nb.errors import GridError, HftaError, SearchError, StoreError, StudyError
-from hfta_nb.events import Control, Event, Json
-from hfta_nb.grid import Grid, configurations
-from hfta_nb.plan import Group
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Control, Event, Json
 from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, extremes, heard, is_space
+from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import flag, positive, time_limit
 from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.train.joining import Joiner
+from hfta_nb.train.plan import Group
 
 FILE = "optuna.log"
 """A copy of the trials in Optuna's format, beside the run's own files."""

@@ -6,11 +6,11 @@ import math
 
 from hfta_nb.data import Data
 from hfta_nb.errors import StudyError
-from hfta_nb.fleet import Profile, Simulation, simulate
-from hfta_nb.fleet.rates import assumed
-from hfta_nb.plan import Group
 from hfta_nb.study.planning import array_name
 from hfta_nb.study.protocol import Definition
+from hfta_nb.train.plan import Group
+from hfta_nb.workers.fleet import Profile, Simulation, simulate
+from hfta_nb.workers.fleet.rates import assumed
 
 
 def simulated(study: Definition, gpus: int, profile: Profile | None, price_per_device_h: float) -> Simulation:

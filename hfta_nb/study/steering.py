@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Clone, Extend, Request, Set
-from hfta_nb.grid import show
-from hfta_nb.history import History
-from hfta_nb.plan import Group
-from hfta_nb.plan.building import Builder
-from hfta_nb.step import editing
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Clone, Extend, Request, Set
+from hfta_nb.records.history import History
+from hfta_nb.search.grid import show
 from hfta_nb.study import adding, saving
 from hfta_nb.study.protocol import Added, Study
+from hfta_nb.train.plan import Group
+from hfta_nb.train.plan.building import Builder
+from hfta_nb.train.step import editing
 from hfta_nb.train.whereabouts import anew
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.border import FLAG, PATH, TEXT, TEXTS, WHOLE, instance, takes
 from hfta_nb.errors import StoreError, StudyError
-from hfta_nb.events import Control, Event
-from hfta_nb.history import History
-from hfta_nb.recipes import Family
+from hfta_nb.errors.border import FLAG, PATH, TEXT, TEXTS, WHOLE, instance, takes
+from hfta_nb.models.recipes import Family
+from hfta_nb.records.events import Control, Event
+from hfta_nb.records.history import History
 from hfta_nb.study import (
     adding,
     code,

@@ -1,5 +1,5 @@
 """Finds which computation a process was trying when it ended."""
 
-from hfta_nb.array.access import under_trial
+from hfta_nb.engine.array.access import under_trial
 
 __all__ = ["under_trial"]

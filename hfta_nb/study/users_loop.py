@@ -17,17 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb import events as ev
-from hfta_nb.array.access import FunctionStates, call_module, flatten, tensor_map, unflatten
-from hfta_nb.events import Control, Event
-from hfta_nb.losses import BY_TASK, HeldLoss, Loss, NamedLoss, prediction
-from hfta_nb.metrics import Metric, accuracy, mae, usual_mae
-from hfta_nb.plan import Group
-from hfta_nb.recipes import Family
-from hfta_nb.step import PlainStep, Step
+from hfta_nb.engine.array.access import FunctionStates, call_module, flatten, tensor_map, unflatten
+from hfta_nb.models.losses import BY_TASK, HeldLoss, Loss, NamedLoss, prediction
+from hfta_nb.models.metrics import Metric, accuracy, mae, usual_mae
+from hfta_nb.models.recipes import Family
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Control, Event
 from hfta_nb.study.given_augmentation import BySample
 from hfta_nb.study.given_data import GivenData, Pair
 from hfta_nb.train import Settings, Trainer
+from hfta_nb.train.plan import Group
+from hfta_nb.train.step import PlainStep, Step
 from hfta_nb.train.whole_sets import MOST_BYTES
 
 Curves = dict[str, list[float]]

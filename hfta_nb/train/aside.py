@@ -7,13 +7,13 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Event
-from hfta_nb.plan import Group
-from hfta_nb.step.rollback import on_host
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
+from hfta_nb.train.plan import Group
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.step.rollback import on_host
 
 State = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hfta_nb.events import Clone, from_json, to_json, tuples
-from hfta_nb.plan import Group
+from hfta_nb.records.events import Clone, from_json, to_json, tuples
+from hfta_nb.train.plan import Group
 
 
 @dataclass

@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.array import per_member
 from hfta_nb.data import (
     Ahead,
     Data,
@@ -27,6 +26,7 @@ from hfta_nb.data import (
     take,
     tree_map,
 )
+from hfta_nb.engine.array import per_member
 from hfta_nb.errors import DataError
 from hfta_nb.train.long_pass import LONG_PASS, warn_of_long_pass
 

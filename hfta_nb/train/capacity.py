@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import torch
 
-from hfta_nb import events as ev
-from hfta_nb.array.access import kept_times, tensor_map
 from hfta_nb.data import Stream
+from hfta_nb.engine.array.access import kept_times, tensor_map
 from hfta_nb.errors import out_of_memory
-from hfta_nb.events import Event
-from hfta_nb.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
-from hfta_nb.plan import Group, reckoned
-from hfta_nb.step import ArrayStep
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
 from hfta_nb.train.group_run import GroupRun
+from hfta_nb.train.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
+from hfta_nb.train.plan import Group, reckoned
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.step import ArrayStep
 
 EASY = 4
 """Where the estimate times this fits, nothing is measured before training."""

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
-from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, editing, states
-from hfta_nb.step.accumulation import updates
-from hfta_nb.step.choices import by_step, lr_scheduler_of
 from hfta_nb.train import aside
 from hfta_nb.train.members import MemberRecord, Members
+from hfta_nb.train.plan import Group
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
+from hfta_nb.train.step import ArrayStep, editing, states
+from hfta_nb.train.step.accumulation import updates
+from hfta_nb.train.step.choices import by_step, lr_scheduler_of
 
 
 def build(run: Progress) -> None:

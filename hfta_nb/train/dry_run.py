@@ -7,17 +7,17 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hfta_nb import events as ev
-from hfta_nb.array.access import FunctionStates, call_module, kept_by, of_member, seeded_state, streams_apart
-from hfta_nb.augment import Augmenting
+from hfta_nb.data.augment import Augmenting
+from hfta_nb.engine.array.access import FunctionStates, call_module, kept_by, of_member, seeded_state, streams_apart
 from hfta_nb.errors import HftaError, out_of_memory
-from hfta_nb.events import Control
-from hfta_nb.own_lines import own_line
-from hfta_nb.plan import Group
-from hfta_nb.recipes.undisturbed import undisturbed
-from hfta_nb.step import call_all
+from hfta_nb.errors.own_lines import own_line
+from hfta_nb.models.recipes.undisturbed import undisturbed
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Control
 from hfta_nb.train.batches import Batch
+from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import Settings
+from hfta_nb.train.step import call_all
 from hfta_nb.train.trainer import Trainer
 
 MOST = 32

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Event, Extend
-from hfta_nb.step import ArrayStep, editing
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event, Extend
 from hfta_nb.train import aside, cloning
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.step import ArrayStep, editing
 from hfta_nb.train.whereabouts import ENDED, TRAINING, WAITING, alive, reached, where
 
 

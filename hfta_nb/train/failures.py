@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hfta_nb import events as ev
 from hfta_nb.errors import DataError, HftaError, MemberError, StoreError, out_of_memory
-from hfta_nb.events import Event
-from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, PlainStep
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
 from hfta_nb.train import aside
+from hfta_nb.train.plan import Group
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.step import ArrayStep, PlainStep
 
 _WHOLE = "(Long|Int|Short|Char|Byte|Bool)"
 _REMEDIES = {

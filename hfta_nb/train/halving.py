@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from hfta_nb import events as ev
-from hfta_nb.events import Control, Event
-from hfta_nb.memory import free_bytes, let_go, shown
-from hfta_nb.plan import Group
-from hfta_nb.step.rollback import on_host
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Control, Event
 from hfta_nb.train.group_run import GroupRun
+from hfta_nb.train.memory import free_bytes, let_go, shown
+from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import WeightsOf
+from hfta_nb.train.step.rollback import on_host
 
 
 def halve(trainer: Schedule, run: GroupRun, reason: str) -> Iterator[Event]:

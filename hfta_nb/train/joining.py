@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from hfta_nb.grid import Variant
-from hfta_nb.plan import Builder, Group, Joining
+from hfta_nb.search.grid import Variant
 from hfta_nb.train.asked import Asked
+from hfta_nb.train.plan import Builder, Group, Joining
 from hfta_nb.train.settings import Settings
 from hfta_nb.train.todo import Todo
 

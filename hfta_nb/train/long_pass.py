@@ -6,7 +6,7 @@ import time
 import warnings
 
 from hfta_nb.errors import DataWarning
-from hfta_nb.events import PhaseChanged
+from hfta_nb.records.events import PhaseChanged
 
 LONG_PASS = 10_000
 """Batches after which a pass of unknown length that still goes on is told of."""

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hfta_nb import events as ev
-from hfta_nb.events import Event
-from hfta_nb.plan import Group
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
+from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import Settings, WeightsOf
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
-from hfta_nb.events import Event
-from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, Origin
-from hfta_nb.step.rollback import on_host
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint, recording_cost, regrouping, steering
 from hfta_nb.train.joining import Joiner
+from hfta_nb.train.plan import Group
 from hfta_nb.train.progress import Progress
+from hfta_nb.train.step import ArrayStep, Origin
+from hfta_nb.train.step.rollback import on_host
 from hfta_nb.train.todo import Todo
 from hfta_nb.train.whereabouts import begun
 

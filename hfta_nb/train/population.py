@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hfta_nb import events as ev
-from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, editing
+from hfta_nb.records import events as ev
 from hfta_nb.train.cloning import span_of
+from hfta_nb.train.plan import Group
 from hfta_nb.train.progress import Progress
+from hfta_nb.train.step import ArrayStep, editing
 from hfta_nb.train.whereabouts import noted
 
 OWN = ("seed", "data_seed")

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from hfta_nb import events as ev
 from hfta_nb.errors import MemberError
-from hfta_nb.events import Event
-from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, Origin, put_member, recomposed
-from hfta_nb.step.recompose import fits
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
 from hfta_nb.train import recording_cost
 from hfta_nb.train.joining import Joiner, taken_off
 from hfta_nb.train.members import MemberRecord
+from hfta_nb.train.plan import Group
 from hfta_nb.train.progress import Progress
+from hfta_nb.train.step import ArrayStep, Origin, put_member, recomposed
+from hfta_nb.train.step.recompose import fits
 
 ALPHA = 0.8
 """An array of which a smaller share of the places is taken is cut down to its members, unless it soon ends."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from hfta_nb import events as ev
-from hfta_nb.events import Event
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
 from hfta_nb.train import steering
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule

@@ -10,21 +10,21 @@ from typing import Any
 
 from torch import nn
 
-from hfta_nb.array import MemberGenerators, fuse, has_lazy, take_shapes
-from hfta_nb.array.access import checkpoint, fuse_roomy, plain_copy, seeded_state, untimed_block_size
 from hfta_nb.data import AnyData, placed
+from hfta_nb.engine.array import MemberGenerators, fuse, has_lazy, take_shapes
+from hfta_nb.engine.array.access import checkpoint, fuse_roomy, plain_copy, seeded_state, untimed_block_size
 from hfta_nb.errors import DataError, MemberError, StoreError, out_of_memory
-from hfta_nb.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
-from hfta_nb.grid import Variant
-from hfta_nb.memory import MemoryModel, free_bytes, shown
-from hfta_nb.plan import Builder, Group
-from hfta_nb.recipes.samples import check_taken
-from hfta_nb.recipes.undisturbed import undisturbed
-from hfta_nb.step import ArrayStep, PlainStep, Step, call_all
+from hfta_nb.models.recipes.samples import check_taken
+from hfta_nb.models.recipes.undisturbed import undisturbed
+from hfta_nb.records.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
+from hfta_nb.search.grid import Variant
 from hfta_nb.train.asked import Asked
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.joining import Joiner
+from hfta_nb.train.memory import MemoryModel, free_bytes, shown
+from hfta_nb.train.plan import Builder, Group
 from hfta_nb.train.settings import End, Ends, Owner, Save, Settings, WeightsOf
+from hfta_nb.train.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.todo import Todo, Training
 
 CHECKPOINT_SHARE = 0.05

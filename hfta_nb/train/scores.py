@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.accumulators import Accumulators
-from hfta_nb.array import PerMember
-from hfta_nb.array.access import flatten, unflatten
-from hfta_nb.metrics import Metric
-from hfta_nb.step import Scores
+from hfta_nb.engine.array import PerMember
+from hfta_nb.engine.array.access import flatten, unflatten
+from hfta_nb.models.accumulators import Accumulators
+from hfta_nb.models.metrics import Metric
+from hfta_nb.train.step import Scores
 
 
 class EpochScores:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data import AnyData
-from hfta_nb.events import Clone
-from hfta_nb.plan import Group
-from hfta_nb.recipes import Family
-from hfta_nb.step import Precision
+from hfta_nb.models.recipes import Family
+from hfta_nb.records.events import Clone
+from hfta_nb.train.plan import Group
+from hfta_nb.train.step import Precision
 
 
 @dataclass(frozen=True)

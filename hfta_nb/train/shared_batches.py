@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hfta_nb.augment import Augmenting
 from hfta_nb.data import Once, Samples, Stream, preprocessed, tree_map, versions
+from hfta_nb.data.augment import Augmenting
 from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.sources import batches_of
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from hfta_nb import events as ev
 from hfta_nb.data import Stream
 from hfta_nb.errors import FusionError, MemberError, out_of_memory
-from hfta_nb.events import Event
-from hfta_nb.step import ArrayStep
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint, failures, merging, regrouping
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.progress import Progress
+from hfta_nb.train.step import ArrayStep
 
 
 def joins(run: Progress) -> bool:

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from hfta_nb import events as ev
-from hfta_nb.array import MemberGenerators
-from hfta_nb.array.inspect import way_of
+from hfta_nb.engine.array import MemberGenerators
+from hfta_nb.engine.array.inspect import way_of
 from hfta_nb.errors import out_of_memory
-from hfta_nb.plan import Group
-from hfta_nb.step import ArrayStep, PlainStep, Step
+from hfta_nb.records import events as ev
+from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import Settings
+from hfta_nb.train.step import ArrayStep, PlainStep, Step
 
 SPEED_STEPS = 20
 """How many of the first steps are timed against the plain module's, those left out in which block sizes are tried."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.events import Clone, Delete, Event, Extend, Pause, Pin, Prune, Request, Resume, Set, Stop
-from hfta_nb.step import editing
+from hfta_nb.records import events as ev
+from hfta_nb.records.events import Clone, Delete, Event, Extend, Pause, Pin, Prune, Request, Resume, Set, Stop
 from hfta_nb.train import aside, cloning, extending
 from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.step import editing
 from hfta_nb.train.whereabouts import BEGUN, ENDED, PAUSED, TRAINING, WAITING, alive, noted, reached, where
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hfta_nb.plan import Group
+from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import End, WeightsOf
 
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Generator, Iterator
 
 from hfta_nb.errors import MemberError, out_of_memory
-from hfta_nb.events import CheckpointSaved, Event, PlanMade, Stop
-from hfta_nb.plan import Group
-from hfta_nb.recipes.undisturbed import apart as set_apart
+from hfta_nb.models.recipes.undisturbed import apart as set_apart
+from hfta_nb.records.events import CheckpointSaved, Event, PlanMade, Stop
 from hfta_nb.train import failures, steering
 from hfta_nb.train.capacity import fit
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.halving import halve
 from hfta_nb.train.joining import gathered
+from hfta_nb.train.plan import Group
 from hfta_nb.train.requests import answer_between, wait_for_paused
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.todo import Todo

@@ -9,16 +9,16 @@ from typing import Any
 
 from hfta_nb.data import Stream
 from hfta_nb.errors import DataError, StoreError, out_of_memory
-from hfta_nb.events import FAILED, WAITING, CheckpointSaved, Event, MemberChanged
-from hfta_nb.memory import free_bytes, let_go
-from hfta_nb.plan import Group
-from hfta_nb.recipes.undisturbed import apart as set_apart
-from hfta_nb.step.rollback import on_host
+from hfta_nb.models.recipes.undisturbed import apart as set_apart
+from hfta_nb.records.events import FAILED, WAITING, CheckpointSaved, Event, MemberChanged
 from hfta_nb.train import failures
 from hfta_nb.train.capacity import EASY
 from hfta_nb.train.group_run import TURN, GroupRun, position_of
+from hfta_nb.train.memory import free_bytes, let_go
+from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.shared_batches import Shelf
+from hfta_nb.train.step.rollback import on_host
 from hfta_nb.train.todo import Todo
 
 Fitted = Callable[[Group], Generator[Event, None, list[Group]]]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfta_nb.errors import StudyError
-from hfta_nb.events import COMPLETE
+from hfta_nb.records.events import COMPLETE
 from hfta_nb.train import aside
 from hfta_nb.train.asked import with_values
 from hfta_nb.train.progress import Progress

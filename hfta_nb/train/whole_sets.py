@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.array.access import flatten, unflatten
+from hfta_nb.engine.array.access import flatten, unflatten
 from hfta_nb.errors import ArrayWarning, HftaError, MemberError
-from hfta_nb.metrics import Metric
-from hfta_nb.step import OUTPUT, Scores, Step, measured_whole
+from hfta_nb.models.metrics import Metric
 from hfta_nb.train.batches import Batch
+from hfta_nb.train.step import OUTPUT, Scores, Step, measured_whole
 
 MOST_BYTES = 2**26
 """So many bytes of outputs and targets are kept per member. The number does not depend on the machine or on how many

@@ -8,8 +8,8 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb.errors import GridError
-from hfta_nb.events import Json
-from hfta_nb.grid import HINTS, AxisSpec, linspace, logspace, parse_values, show
+from hfta_nb.records.events import Json
+from hfta_nb.search.grid import HINTS, AxisSpec, linspace, logspace, parse_values, show
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
 from hfta_nb.ui.widgets import button, words

@@ -10,9 +10,9 @@ import ipywidgets
 
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, HftaError
-from hfta_nb.events import Json
-from hfta_nb.grid import AxisSpec, show
-from hfta_nb.model_zoo import watch
+from hfta_nb.models.model_zoo import watch
+from hfta_nb.records.events import Json
+from hfta_nb.search.grid import AxisSpec, show
 from hfta_nb.ui import fields
 from hfta_nb.ui.axis_row import AxisRow
 from hfta_nb.ui.definition import FormValues, Listed, parted

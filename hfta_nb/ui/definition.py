@@ -9,8 +9,8 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb.errors import StudyError
-from hfta_nb.events import Json
-from hfta_nb.grid import Grid
+from hfta_nb.records.events import Json
+from hfta_nb.search.grid import Grid
 from hfta_nb.ui.text import count, escape, listing
 from hfta_nb.ui.widgets import button, words
 

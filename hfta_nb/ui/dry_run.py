@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import HftaError
-from hfta_nb.own_lines import OwnLine
-from hfta_nb.study import Study
+from hfta_nb.errors.own_lines import OwnLine
+from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.text import count, escape, shorten, words
 

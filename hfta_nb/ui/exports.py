@@ -6,9 +6,9 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from hfta_nb import regular_files
 from hfta_nb.errors import StoreError
-from hfta_nb.history import History
+from hfta_nb.records import regular_files
+from hfta_nb.records.history import History
 from hfta_nb.study import Result, Study
 from hfta_nb.ui import static
 from hfta_nb.ui.live_view import LiveView

@@ -7,9 +7,10 @@ from typing import Any
 
 import ipywidgets
 
-from hfta_nb import colors, figures
+from hfta_nb import figures
 from hfta_nb.errors import HftaError
-from hfta_nb.history import History
+from hfta_nb.figures import colors
+from hfta_nb.records.history import History
 from hfta_nb.study import COSTS, Study
 from hfta_nb.ui.text import escape
 from hfta_nb.ui.text import words as error_words

@@ -19,7 +19,7 @@ class Follower:
     """Calls back for each event of a run, on the thread that reads events.
 
     Args:
-        handle: the run (`hfta_nb.executors.RunHandle`).
+        handle: the run (`hfta_nb.study.executors.RunHandle`).
         heard: called for each event.
         refresh: called to redraw the screen, at once or after the shortest time since the last redraw.
         later: schedules the last redraw of a burst of events.

@@ -9,10 +9,10 @@ from typing import Any
 import anywidget
 import traitlets
 
-from hfta_nb import colors
 from hfta_nb import events as ev
-from hfta_nb.grid import show
-from hfta_nb.history import History, Member
+from hfta_nb.figures import colors
+from hfta_nb.records.history import History, Member
+from hfta_nb.search.grid import show
 from hfta_nb.ui.text import metric, number, score
 from hfta_nb.ui.widgets import source
 

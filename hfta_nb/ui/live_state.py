@@ -12,10 +12,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hfta_nb import colors
 from hfta_nb import events as ev
-from hfta_nb.grid import show
-from hfta_nb.history import Curve, History, Member
+from hfta_nb.figures import colors
+from hfta_nb.records.history import Curve, History, Member
+from hfta_nb.search.grid import show
 
 LIMIT = 4096
 """A curve with more points than this is thinned; `live_view.js` has the same number."""
@@ -59,7 +59,7 @@ class LiveState:
         history: the run, each of its curves thinned to `LIMIT`.
         device: one curve per measurement of the device.
         stale: whether the next message must contain everything.
-        chosen: ids of members that are drawn where not all are; see `hfta_nb.colors.drawn`.
+        chosen: ids of members that are drawn where not all are; see `hfta_nb.figures.colors.drawn`.
     """
 
     def __init__(self) -> None:

@@ -13,9 +13,9 @@ import anywidget
 import traitlets
 
 from hfta_nb import events as ev
-from hfta_nb.colors import swept
-from hfta_nb.history import History
-from hfta_nb.pace import Pace
+from hfta_nb.figures.colors import swept
+from hfta_nb.records.history import History
+from hfta_nb.records.pace import Pace
 from hfta_nb.ui.live_state import LiveState, metrics, split_metric
 
 PERIOD_S = 0.2
@@ -28,7 +28,7 @@ _HERE = Path(__file__).parent
 
 
 class Handle(Protocol):
-    """The part of `hfta_nb.executors.RunHandle` that `LiveView.attach` needs."""
+    """The part of `hfta_nb.study.executors.RunHandle` that `LiveView.attach` needs."""
 
     history: History
     lock: Any
@@ -136,7 +136,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         """Follow a run: show its history, then each event until it ends.
 
         Args:
-            handle: the run's handle, from `hfta_nb.executors.start`.
+            handle: the run's handle, from `hfta_nb.study.executors.start`.
         """
         self.detach()
         with handle.lock, self._lock:

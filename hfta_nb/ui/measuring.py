@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb import executors
-from hfta_nb.study import Study
+from hfta_nb.study import Study, executors
 
 Tell = Callable[[Mapping[int, ev.RateMeasured], str, str], None]
 """Called with what was measured so far, by array; with the state of measuring; and with the reason of a failure."""

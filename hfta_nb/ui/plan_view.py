@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 
 import ipywidgets
 
-from hfta_nb import executors
-from hfta_nb.events import GroupRecord
-from hfta_nb.study import Study
+from hfta_nb.records.events import GroupRecord
+from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.simulate import Simulate
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table

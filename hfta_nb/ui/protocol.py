@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from hfta_nb.history import History
-from hfta_nb.recipes import Family
+from hfta_nb.models.recipes import Family
+from hfta_nb.records.history import History
 from hfta_nb.study import Study
 from hfta_nb.ui.define import Define
 from hfta_nb.ui.leaderboard import Leaderboard

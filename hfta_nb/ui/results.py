@@ -11,8 +11,8 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb import events as ev
-from hfta_nb.grid import Variant
-from hfta_nb.history import History
+from hfta_nb.records.history import History
+from hfta_nb.search.grid import Variant
 from hfta_nb.study import Study
 from hfta_nb.ui.figure_box import FigureBox
 from hfta_nb.ui.leaderboard import Leaderboard

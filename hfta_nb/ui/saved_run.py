@@ -7,7 +7,7 @@ from typing import Any
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.grid import Grid
+from hfta_nb.search.grid import Grid
 from hfta_nb.study import Study, given_options
 
 INTERRUPTED = "the process that trained it ended before the run did (the kernel was restarted, or the machine)"

@@ -9,10 +9,9 @@ from threading import RLock
 from typing import Any, Protocol
 
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import HftaError, StudyError, WorkerError
-from hfta_nb.history import History
-from hfta_nb.study import Study
+from hfta_nb.records.history import History
+from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.follower import Follower
 from hfta_nb.ui.run_phase import ENDED, RunPhase, after, signal_of, why_not

@@ -8,9 +8,9 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb import events as ev
-from hfta_nb import executors, fleet
+from hfta_nb import fleet
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.study import Study, array_name
+from hfta_nb.study import Study, array_name, executors
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.fields import price, whole
 from hfta_nb.ui.measuring import Measuring

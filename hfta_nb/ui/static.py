@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 from hfta_nb.study import Study
 from hfta_nb.ui.leaderboard import table_of
 from hfta_nb.ui.text import count, escape, table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 from hfta_nb.ui import results
 from hfta_nb.ui.run_phase import RunPhase
 from hfta_nb.ui.text import count, shorten

@@ -9,9 +9,9 @@ import ipywidgets
 
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.events import Control
-from hfta_nb.grid import parse_axis
-from hfta_nb.history import History
+from hfta_nb.records.events import Control
+from hfta_nb.records.history import History
+from hfta_nb.search.grid import parse_axis
 from hfta_nb.ui.fields import TypedField, whole
 from hfta_nb.ui.widgets import button, words
 

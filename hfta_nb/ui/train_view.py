@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb import events as ev
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 from hfta_nb.ui.run_phase import AT_REST, BUTTONS, ENDED, RunPhase, why_not
 from hfta_nb.ui.text import clock, count, escape, memory, number, rate, shorten
 from hfta_nb.ui.widgets import ProgressBar, button, words

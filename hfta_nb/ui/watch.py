@@ -6,8 +6,8 @@ import math
 
 import ipywidgets
 
-from hfta_nb import colors
-from hfta_nb.history import History
+from hfta_nb.figures import colors
+from hfta_nb.records.history import History
 from hfta_nb.ui.live_view import LiveView
 from hfta_nb.ui.text import memory, metric, number
 

@@ -10,11 +10,10 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import StudyError
-from hfta_nb.history import History
-from hfta_nb.recipes import Family
-from hfta_nb.study import Study
+from hfta_nb.models.recipes import Family
+from hfta_nb.records.history import History
+from hfta_nb.study import Study, executors
 from hfta_nb.ui import actions
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.define import Define
@@ -150,7 +149,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def handle(self) -> Any:
-        """The `hfta_nb.executors.RunHandle` of the run; None before the first."""
+        """The `hfta_nb.study.executors.RunHandle` of the run; None before the first."""
         return self._session.handle
 
     def __repr__(self) -> str:

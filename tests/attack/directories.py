@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from hfta_nb.store.database import sum_of
+from hfta_nb.records.store.database import sum_of
 
 DEEP = 100_000
 VALUES = (

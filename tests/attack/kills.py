@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import hfta_nb as hfta
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
 from tests.core import crashing
 
 SPACE: dict[str, Any] = {

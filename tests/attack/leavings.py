@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.events import Request
+from hfta_nb.records.events import Request
 
 EPOCHS, STEPS, SAMPLES = 4, 3, 48
 OPTIMIZERS = ("adadelta", "adagrad", "adam", "adamax", "adamw", "nadam", "rmsprop", "rprop", "sgd")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
 from tests.attack import kills
 from tests.frames import steady
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hfta_nb import events as ev
-from hfta_nb.step import ArrayStep
+from hfta_nb.train.step import ArrayStep
 from tests.attack.leavings import EPOCHS, OPTIMIZERS, Case, changed, run
 
 RANDOM = 216

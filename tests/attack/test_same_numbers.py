@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import hfta_nb as hfta
+from hfta_nb.engine.kernels.strategy import timing_cache
 from hfta_nb.errors import ChoicesWarning
-from hfta_nb.kernels.strategy import timing_cache
 
 ROOT = Path(__file__).resolve().parents[2]
 FORMS = "study", "backward", "forward"

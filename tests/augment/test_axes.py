@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb import augment
+from hfta_nb.data import augment
 
 
 def test_every_named_data_set_is_of_the_kind_that_its_name_says() -> None:
-    from hfta_nb.augment.kinds import NAMED, kind_of
+    from hfta_nb.data.augment.kinds import NAMED, kind_of
 
     for name in hfta.data.names():
         data = hfta.data.load(name)

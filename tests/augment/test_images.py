@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.augmentation import Waits
-from hfta_nb.augment import clouds, images
-from hfta_nb.augment.draws import Draws
+from hfta_nb.data.augment import clouds, images
+from hfta_nb.data.augment.draws import Draws
 
 MANY = 4000
 

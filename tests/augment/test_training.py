@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hfta_nb as hfta
-from hfta_nb import augment
-from hfta_nb.augment import Augmenting
-from hfta_nb.augment.statistics import Statistics
-from hfta_nb.data import Data
+from hfta_nb.data import Data, augment
+from hfta_nb.data.augment import Augmenting
+from hfta_nb.data.augment.statistics import Statistics
 from hfta_nb.errors import GridError
-from hfta_nb.events import Control, EpochDone, Stop
-from hfta_nb.step import ArrayStep
+from hfta_nb.records.events import Control, EpochDone, Stop
+from hfta_nb.train.step import ArrayStep
 
 CPU, DOUBLE = torch.device("cpu"), torch.float64
 SWEPT: dict[str, list[Any]] = {
@@ -189,7 +188,7 @@ def test_a_setting_that_all_share_is_computed_once_and_stays_shared(
     seen = Seen(monkeypatch)
     made: list[Any] = []
     spied = augment.images.mix  # type: ignore[attr-defined]
-    monkeypatch.setattr("hfta_nb.augment.images.mix", lambda *a: made.append(a) or spied(*a))
+    monkeypatch.setattr("hfta_nb.data.augment.images.mix", lambda *a: made.append(a) or spied(*a))
     run(tmp_path, "tiny", {"lr": [1e-3, 1e-2, 1e-1]}, images(), mixup=0.3, random_crop=1, normalize=True, epochs=1)
     assert set(seen.shapes) == {(16, 3, 6, 6)}
     assert set(seen.targets) == {(16, 3)}
@@ -202,7 +201,7 @@ def test_where_settings_differ_each_distinct_one_is_computed_once(
     seen = Seen(monkeypatch)
     made: list[Any] = []
     spied = augment.images.random_crop  # type: ignore[attr-defined]
-    monkeypatch.setattr("hfta_nb.augment.images.random_crop", lambda *a: made.append(a) or spied(*a))
+    monkeypatch.setattr("hfta_nb.data.augment.images.random_crop", lambda *a: made.append(a) or spied(*a))
     run(tmp_path, "tiny", {"random_crop": [0, 1, 2], "seed": [0, 1]}, images(), epochs=1)
     assert set(seen.shapes) == {(6, 16, 3, 6, 6)}
     assert set(seen.targets) == {(6, 16)}

@@ -9,9 +9,9 @@ import pytest
 from front_end import DARK
 from run_events import T0, cpu_sample, epoch_done, gpu_sample, learning, run_started, whole_run
 
-from hfta_nb import colors
 from hfta_nb import events as ev
-from hfta_nb.history import Curve
+from hfta_nb.figures import colors
+from hfta_nb.records.history import Curve
 from hfta_nb.ui.live_state import LIMIT, thin
 
 from .live_page import FEW, FRAMES, HIDE, MANY, Open, count, flat, flat_run, hover, picture, settle

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from run_events import epoch_done, learning, run_started, whole_run
 
-from hfta_nb import colors
 from hfta_nb import events as ev
+from hfta_nb.figures import colors
 
 from .live_page import FEW, MANY, Open, count, flat, flat_run, hover, picture, place, settle, zoom_in
 

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from hfta_nb import events as ev
-from hfta_nb.events import Control, Event, GroupRecord, Json, VariantRecord
-from hfta_nb.grid import Variant
-from hfta_nb.history import History
+from hfta_nb.records.events import Control, Event, GroupRecord, Json, VariantRecord
+from hfta_nb.records.history import History
+from hfta_nb.search.grid import Variant
 
 EPOCHS = 4
 

@@ -13,8 +13,8 @@ import pytest
 from hfta_nb import events as ev
 from hfta_nb.cli.displays import MOST_GROUPS, REDRAWS_PER_S, Lines, LiveDisplay, Silent, halving, headline
 from hfta_nb.cli.progress import RunProgress
-from hfta_nb.events import Event
-from hfta_nb.history import History
+from hfta_nb.records.events import Event
+from hfta_nb.records.history import History
 from tests.cli.fake import console, epoch, planned, started, steps, whole_run
 
 

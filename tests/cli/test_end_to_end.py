@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from hfta_nb.cli import main
-from hfta_nb.events import EpochDone
-from hfta_nb.store import Store
+from hfta_nb.records.events import EpochDone
+from hfta_nb.records.store import Store
 
 DEADLINE_S = 120.0
 Command = Callable[..., subprocess.CompletedProcess[str]]

@@ -38,13 +38,13 @@ PLAN = ("plan", "--family", "mlp", "--data", "digits", "--set", "width=8")
 MODULES = {
     "hfta_nb.cli": PLAN,
     "hfta_nb.cli.arguments": PLAN,
-    "hfta_nb.events": PLAN,
+    "hfta_nb.records.events": PLAN,
     "numpy": PLAN,
     "torch": PLAN,
     "hfta_nb.study": PLAN,
     "sklearn": PLAN,
     "pandas": PLAN,
-    "hfta_nb.history": ("results", "nowhere"),
+    "hfta_nb.records.history": ("results", "nowhere"),
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from hfta_nb import events as ev
 from hfta_nb.cli.progress import ACTIVE, DONE, WAITING, RunProgress, device
-from hfta_nb.events import Event
-from hfta_nb.history import History
+from hfta_nb.records.events import Event
+from hfta_nb.records.history import History
 from tests.cli.fake import epoch, planned, started, steps, whole_run
 
 

@@ -10,8 +10,8 @@ from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.cli.displays import Silent
 from hfta_nb.cli.results import follow
-from hfta_nb.history import History
-from hfta_nb.store import Store
+from hfta_nb.records.history import History
+from hfta_nb.records.store import Store
 from tests.cli.fake import console, started, whole_run
 
 

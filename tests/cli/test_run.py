@@ -22,7 +22,7 @@ from hfta_nb.cli import run, studies
 from hfta_nb.cli.arguments import parse
 from hfta_nb.cli.displays import Lines
 from hfta_nb.errors import DeviceError, HftaError, StoreError, StudyError
-from hfta_nb.events import Control, Event, Stop
+from hfta_nb.records.events import Control, Event, Stop
 from tests.cli.fake import FakeStudy, console, folded, planned, started, whole_run
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hfta_nb import events as ev
 from hfta_nb.cli import tables
-from hfta_nb.events import Event
-from hfta_nb.grid import AxisSpec
+from hfta_nb.records.events import Event
+from hfta_nb.search.grid import AxisSpec
 from tests.cli.fake import console, epoch, folded, planned, started, whole_run
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.inspect import strictly
-from hfta_nb.metrics import Metric
-from hfta_nb.step import ArrayStep
-from hfta_nb.step.graph import WARM_STEPS, StepGraph
+from hfta_nb.engine.array.inspect import strictly
+from hfta_nb.models.metrics import Metric
+from hfta_nb.train.step import ArrayStep
+from hfta_nb.train.step.graph import WARM_STEPS, StepGraph
 
 MEMBERS = 3
 ROW = {

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.replay import layouts
-from hfta_nb.replay.layouts import GIVEN, LAST
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.replay import layouts
+from hfta_nb.engine.replay.layouts import GIVEN, LAST
 from tests.training import train
 
 MEMBERS, SAMPLES, SIDE = 2, 4, 16

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from tests.contract.serial import make
 
 MEMBERS, SEEDS = 4, [1, 2, 3, 4]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from hfta_nb.optim import ArrayOptimizer
 from tests.contract.optim_rows import OptimizerRow
 from tests.contract.serial import loss_of, make, plain

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.replay.node import Replayed
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.replay.node import Replayed
 from tests.contract.rows import ModuleRow
 from tests.contract.serial import make, target_for
 

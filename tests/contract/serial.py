@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 
 
 def plain() -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from tests.contract.across_rows import ROWS, AcrossRow
 from tests.contract.optim_serial import train_array
 from tests.contract.serial import loss_of, target_for, train_alone

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import difference
+from hfta_nb.engine.array import difference
 from hfta_nb.errors import FusionError, MemberError
 from tests.contract.serial import loss_of, make
 

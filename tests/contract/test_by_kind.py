@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from hfta_nb.rules import by_kind as module
-from hfta_nb.rules.by_kind import BINDINGS, by_kind, name_of
+from hfta_nb.engine.rules import by_kind as module
+from hfta_nb.engine.rules.by_kind import BINDINGS, by_kind, name_of
 
 KINDS: list[nn.Module] = [nn.ReLU(), nn.GELU(), nn.Tanh(), nn.SiLU()]
 NAMES = ",".join(map(name_of, KINDS))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.eager import member_gradients
+from hfta_nb.engine.eager import member_gradients
 from hfta_nb.errors import ArrayWarning, FusionError
 
 from .serial import make

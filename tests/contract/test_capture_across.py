@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from tests.contract.across_rows import ROWS, AcrossRow
 from tests.contract.replay import REPLAYED, forget, same
 from tests.contract.serial import loss_of, target_for

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from tests.contract.replay import (
     MEMBERS,
     REPLAYED,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.kernels.strategy import autotune
-from hfta_nb.kernels.strategy.times import Kept
-from hfta_nb.kernels.strategy.variants import KernelVariant
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.kernels.strategy import autotune
+from hfta_nb.engine.kernels.strategy.times import Kept
+from hfta_nb.engine.kernels.strategy.variants import KernelVariant
 
 aten = torch.ops.aten
 SAMPLES = 512

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import FusionError
 from tests.contract.replay import (
     MEMBERS,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.eager.verified_kinds import _MOST_PATHS
+from hfta_nb.engine.eager.verified_kinds import _MOST_PATHS
 from hfta_nb.errors import ArrayWarning
 from tests.contract.handed.shared_objects import OfParts
 from tests.contract.handed_over import numbers

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import hfta_nb
 from hfta_nb import Study, fuse, optim
-from hfta_nb.array import FusedArray
-from hfta_nb.array.access import checkpoint
-from hfta_nb.eager import checkpointing
-from hfta_nb.memory import Meter
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.access import checkpoint
+from hfta_nb.engine.eager import checkpointing
+from hfta_nb.train.memory import Meter
 
 
 class Blocks(nn.Module):

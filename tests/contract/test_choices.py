@@ -11,10 +11,10 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import optim
 from hfta_nb.errors import GridError
-from hfta_nb.events import MemberImproved
-from hfta_nb.grid import parse_axis
-from hfta_nb.step.choices import LR_SCHEDULERS, OPTIMIZERS, lr_scheduler_of, optimizer_of
-from hfta_nb.training_axes import TRAINING_AXES, USED_BY
+from hfta_nb.models.training_axes import TRAINING_AXES, USED_BY
+from hfta_nb.records.events import MemberImproved
+from hfta_nb.search.grid import parse_axis
+from hfta_nb.train.step.choices import LR_SCHEDULERS, OPTIMIZERS, lr_scheduler_of, optimizer_of
 
 EPOCHS, STEPS = 4, 5
 VALUES: dict[str, list[Any]] = {

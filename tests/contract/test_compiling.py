@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.array.access import fuse_roomy
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.access import fuse_roomy
+from hfta_nb.engine.kernels.strategy.timing_cache import kept
+from hfta_nb.engine.padded import unlike
+from hfta_nb.engine.replay.inductor import compile as compiling
+from hfta_nb.engine.replay.inductor import decide as deciding
+from hfta_nb.engine.replay.source import Source
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy.timing_cache import kept
-from hfta_nb.padded import unlike
-from hfta_nb.replay.inductor import compile as compiling
-from hfta_nb.replay.inductor import decide as deciding
-from hfta_nb.replay.source import Source
 from tests.training import train
 
 MEMBERS = 3
@@ -282,7 +282,7 @@ def test_what_is_usual_on_a_device_decides_where_nothing_was_measured(monkeypatc
 
 
 def test_without_a_compiler_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfta_nb.replay.inductor.compile.shutil.which", lambda name: None)
+    monkeypatch.setattr("hfta_nb.engine.replay.inductor.compile.shutil.which", lambda name: None)
     array = _array()
     array.compiling = "always"
     _train(array, 5)

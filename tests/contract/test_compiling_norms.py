@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from hfta_nb.replay.inductor import compile as compiling
-from hfta_nb.replay.inductor.norms import said, unsaid
-from hfta_nb.replay.inductor.to_fx import Graph
-from hfta_nb.replay.trace import BufferView, Instruction
+from hfta_nb.engine.replay.inductor import compile as compiling
+from hfta_nb.engine.replay.inductor.norms import said, unsaid
+from hfta_nb.engine.replay.inductor.to_fx import Graph
+from hfta_nb.engine.replay.trace import BufferView, Instruction
 from tests.contract.test_compiling import _array, _norms, _train
 
 

@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.eager import retry
-from hfta_nb.kernels import cuda_graphs
-from hfta_nb.kernels.strategy import graphed
-from hfta_nb.replay import program_cache
-from hfta_nb.step import ArrayStep
-from hfta_nb.step.cuda import CudaGraphs
-from hfta_nb.step.graph import StepGraph
+from hfta_nb.engine.eager import retry
+from hfta_nb.engine.kernels import cuda_graphs
+from hfta_nb.engine.kernels.strategy import graphed
+from hfta_nb.engine.replay import program_cache
+from hfta_nb.train.step import ArrayStep
+from hfta_nb.train.step.cuda import CudaGraphs
+from hfta_nb.train.step.graph import StepGraph
 from tests.contract.captured_steps import CPU, MEMBERS, ROW, SETTLED, batch, train_both
 
 DEVICE = torch.device("cpu", 0)  # where the stand-in's tensors are

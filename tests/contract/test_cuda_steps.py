@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.accumulators import OfFunction
-from hfta_nb.metrics import Metric
-from hfta_nb.phases import Phase
-from hfta_nb.step import ArrayStep, Precision
+from hfta_nb.models.accumulators import OfFunction
+from hfta_nb.models.metrics import Metric
+from hfta_nb.models.phases import Phase
 from hfta_nb.train.scores import EpochScores
+from hfta_nb.train.step import ArrayStep, Precision
 from tests.contract.captured_steps import Pair
 
 MEMBERS = 3

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import FusionError, HftaError, MemberError
 from tests.contract.serial import largest, loss_of, make
 

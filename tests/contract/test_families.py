@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 import hfta_nb as hfta
-from hfta_nb.eager.gradients import call_module
-from hfta_nb.events import COMPLETE
-from hfta_nb.losses import IGNORED
-from hfta_nb.members.tree import tensor_map
-from hfta_nb.model_zoo import BUILT_IN
-from hfta_nb.step import ArrayStep
+from hfta_nb.engine.eager.gradients import call_module
+from hfta_nb.engine.members.tree import tensor_map
+from hfta_nb.models.losses import IGNORED
+from hfta_nb.models.model_zoo import BUILT_IN
+from hfta_nb.records.events import COMPLETE
+from hfta_nb.train.step import ArrayStep
 from tests.contract.serial import largest
 
 SEEDS = [101, 102]

@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.schedule_trial import Trial
-from hfta_nb.kernels.strategy import precision
-from hfta_nb.members import flattening
-from hfta_nb.replay.dynamic_call import DynamicCall
-from hfta_nb.replay.record import Recorder
-from hfta_nb.rules import convolution, recurrent
-from hfta_nb.rules.base import without_gaps
-from hfta_nb.rules.members import gaps_of_others
+from hfta_nb.engine.array.schedule_trial import Trial
+from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.members import flattening
+from hfta_nb.engine.replay.dynamic_call import DynamicCall
+from hfta_nb.engine.replay.record import Recorder
+from hfta_nb.engine.rules import convolution, recurrent
+from hfta_nb.engine.rules.base import without_gaps
+from hfta_nb.engine.rules.members import gaps_of_others
 from tests.contract.replay import REPLAYED, SEEDS, notes
 from tests.contract.serial import loss_of
 

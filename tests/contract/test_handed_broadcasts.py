@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.broadcasts import called
+from hfta_nb.engine.broadcasts import called
 from hfta_nb.errors import BroadcastError
 from tests.contract.handed_over import numbers
 

@@ -164,26 +164,31 @@ def of_the_next(own: Any) -> Any:
     return lambda self, x, y, own_samples, epoch, number: own(self, x, y, own_samples, epoch, number + 1)
 
 
-SCORES = "hfta_nb.step.update.scorer"
+SCORES = "hfta_nb.train.step.update.scorer"
+IMAGES = "hfta_nb.data.augment.images"
 FAULTS: dict[str, tuple[str, Callable[[Any], Any], dict[str, Any]]] = {
     "target in another dtype": (SCORES, planted(_with_target, lambda y: y.float()), OWN),
     "target turned round": (SCORES, planted(_with_target, lambda y: y.flip(0)), OWN),
     "target of a loss by name": (
-        "hfta_nb.losses.shaped_as", lambda own: lambda y, o: own(y, o).roll(1, 0), {"loss": "mse", "metrics": {}},
+        "hfta_nb.models.losses.shaped_as",
+        lambda own: lambda y, o: own(y, o).roll(1, 0),
+        {"loss": "mse", "metrics": {}},
     ),
-    "target of the usual loss": ("hfta_nb.losses.shaped_as", lambda own: lambda y, o: own(y, o) * 1.001, {}),
+    "target of the usual loss": ("hfta_nb.models.losses.shaped_as", lambda own: lambda y, o: own(y, o) * 1.001, {}),
     "loss scaled": (SCORES, planted(_with_loss, lambda loss: loss * 1.0001), OWN),
     "loss of another power": (SCORES, planted(_with_loss, lambda loss: loss**2), OWN),
     "metric scaled": (SCORES, planted(_with_metrics, lambda value: value * 1.001), OWN),
     "metric frozen": (SCORES, planted(_with_metrics, torch.ones_like), OWN),
-    "metric by name": ("hfta_nb.metrics.as_numbers", lambda own: lambda y, o: own(y, o) * 1.001, {"loss": squeezed}),
+    "metric by name": (
+        "hfta_nb.models.metrics.as_numbers", lambda own: lambda y, o: own(y, o) * 1.001, {"loss": squeezed}
+    ),
     "rows of other samples": ("hfta_nb.train.batches.take", shifted, OWN),
     "order of the first epoch": ("hfta_nb.train.batches.orders", of_first_epoch, OWN),
     "numbers in float32": ("hfta_nb.data.samples.moved", in_float32, OWN),
-    "augmentation left out": ("hfta_nb.augment.prepare:Prepared.training", not_at_all, PICTURES),
-    "augmentation of another batch": ("hfta_nb.augment.prepare:Prepared.training", of_the_next, PICTURES),
-    "flips of all": ("hfta_nb.augment.images.horizontal_flip", lambda own: lambda x, m, p, d: (x.flip(3), m), PICTURES),
-    "crops not padded": ("hfta_nb.augment.images._outside", lambda own: lambda p, n: (p < -99) | (p > 99), PICTURES),
+    "augmentation left out": ("hfta_nb.data.augment.prepare:Prepared.training", not_at_all, PICTURES),
+    "augmentation of another batch": ("hfta_nb.data.augment.prepare:Prepared.training", of_the_next, PICTURES),
+    "flips of all": (f"{IMAGES}.horizontal_flip", lambda own: lambda x, m, p, d: (x.flip(3), m), PICTURES),
+    "crops not padded": (f"{IMAGES}._outside", lambda own: lambda p, n: (p < -99) | (p > 99), PICTURES),
 }  # fmt: skip
 
 

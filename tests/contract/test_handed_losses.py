@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import FusionError
-from hfta_nb.recipes import Family
+from hfta_nb.models.recipes import Family
 from tests.contract.handed.loss_memory import Balanced, Counting, dict_of_tensors
 from tests.contract.handed.loss_parameters import CentreLoss, Uncertainty, two
 from tests.contract.handed_over import Regressor, numbers

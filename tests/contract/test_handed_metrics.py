@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import ArrayWarning, FamilyError, FusionError, StudyError
-from hfta_nb.step import OUTPUT
 from hfta_nb.train import whole_sets
 from hfta_nb.train.batches import Batch
+from hfta_nb.train.step import OUTPUT
 from tests.contract.handed_over import Regressor, numbers
 
 SEEDS = (0, 1, 2)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import PerMember
+from hfta_nb.engine.array import PerMember
 from hfta_nb.errors import FusionError, MemberError
 from tests.contract.handed_over import Regressor, numbers
 

@@ -13,10 +13,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hfta_nb as hfta
-from hfta_nb.array import MemberGenerators
+from hfta_nb.engine.array import MemberGenerators
 from hfta_nb.errors import GridError, OptimError, StudyError
-from hfta_nb.step import ArrayStep, Origin, PlainStep, recomposed
-from hfta_nb.training_axes import STUDY_OPTIONS, TRAINING_AXES
+from hfta_nb.models.training_axes import STUDY_OPTIONS, TRAINING_AXES
+from hfta_nb.train.step import ArrayStep, Origin, PlainStep, recomposed
 from tests.contract.handed_over import numbers
 
 X, Y = numbers(22, 4), numbers(22, 2, seed=1)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.members.tree import flatten
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.members.tree import flatten
 from tests.contract.serial import loss_of, make
 
 MEMBERS, POISONED, WHEN, STEPS = 16, 5, 3, 10

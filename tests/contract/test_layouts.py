@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy import sandbox
-from hfta_nb.kernels.strategy.sandbox import Tried
-from hfta_nb.members.per_member import per_member
-from hfta_nb.replay import layouts
-from hfta_nb.replay.layouts import GIVEN, LAST
-from hfta_nb.replay.recorded_step import RecordedStep
-from hfta_nb.replay.trace import NotRecordableError
+from hfta_nb.engine.kernels.strategy import sandbox
+from hfta_nb.engine.kernels.strategy.sandbox import Tried
+from hfta_nb.engine.members.per_member import per_member
+from hfta_nb.engine.replay import layouts
+from hfta_nb.engine.replay.layouts import GIVEN, LAST
+from hfta_nb.engine.replay.recorded_step import RecordedStep
+from hfta_nb.engine.replay.trace import NotRecordableError
 from tests.contract.channels_last import (
     CPU,
     MEMBERS,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import FusionError
-from hfta_nb.losses import MemberLoss
+from hfta_nb.models.losses import MemberLoss
 from tests.contract.serial import largest, make
 
 losses = hfta.losses

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfta_nb as hfta
-from hfta_nb.array import MemberGenerators
+from hfta_nb.engine.array import MemberGenerators
+from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import DeviceError
-from hfta_nb.members.generators import seeded_state
-from hfta_nb.metrics import Metric
-from hfta_nb.step import ArrayStep, PlainStep, Precision
-from hfta_nb.step import precision as step_precision
-from hfta_nb.step.precision import has_lstm
-from hfta_nb.step.protocol import OUTPUT
+from hfta_nb.models.metrics import Metric
+from hfta_nb.train.step import ArrayStep, PlainStep, Precision
+from hfta_nb.train.step import precision as step_precision
+from hfta_nb.train.step.precision import has_lstm
+from hfta_nb.train.step.protocol import OUTPUT
 from tests.contract.serial import make
 
 MEMBERS, STEPS = 3, 6

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hfta_nb.step.precision import has_lstm
+from hfta_nb.train.step.precision import has_lstm
 from tests.contract.zoo import agree
 from tests.contract.zoo.kinds import KINDS, builder, inputs, members, modes, samples
 from tests.contract.zoo.model import Model

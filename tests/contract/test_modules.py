@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from tests.contract.optim_serial import train_array
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import largest, loss_of, make, target_for, train_alone

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfta_nb as hfta
-from hfta_nb.padded.rules.packing import _index
+from hfta_nb.engine.padded.rules.packing import _index
 
 META = torch.device("meta")
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import ArrayWarning, FusionError, MemberError
 from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, pair_of, same
 from tests.contract.rows import MODULES, ModuleRow

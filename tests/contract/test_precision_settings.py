@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hfta_nb as hfta
-from hfta_nb.step import Precision
+from hfta_nb.train.step import Precision
 from tests.contract.test_mixed_precision import HALVES, _batch, _steps
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hfta_nb.array import FusedArray
-from hfta_nb.replay.record import Recorder
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.replay.record import Recorder
 from tests.contract.replay import REPLAYED, TIGHT, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.serial import loss_of
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.kernels import cuda_graphs
-from hfta_nb.members.generators import MemberGenerators
-from hfta_nb.replay import cache_entry, program_graphs
-from hfta_nb.replay.program_graphs import Part, PartGraph
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.kernels import cuda_graphs
+from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.replay import cache_entry, program_graphs
+from hfta_nb.engine.replay.program_graphs import Part, PartGraph
 from tests.contract.replay import (
     EXACT,
     NOT,

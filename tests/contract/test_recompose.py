@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.array import MemberGenerators, fuse, per_member
-from hfta_nb.array.access import fuse_roomy
-from hfta_nb.array.schedule import schedules_of
+from hfta_nb.engine.array import MemberGenerators, fuse, per_member
+from hfta_nb.engine.array.access import fuse_roomy
+from hfta_nb.engine.array.schedule import schedules_of
+from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import FusionError
-from hfta_nb.members.generators import seeded_state
-from hfta_nb.metrics import Metric
-from hfta_nb.step import ArrayStep, Origin, PlainStep, Precision, put_member, recomposed
-from hfta_nb.step.recompose import fits
-from hfta_nb.training_axes import TRAINING_AXES
+from hfta_nb.models.metrics import Metric
+from hfta_nb.models.training_axes import TRAINING_AXES
+from hfta_nb.train.step import ArrayStep, Origin, PlainStep, Precision, put_member, recomposed
+from hfta_nb.train.step.recompose import fits
 
 CPU = torch.device("cpu")
 EPOCHS, LENGTH = 4, 3

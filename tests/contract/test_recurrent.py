@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.native import recurrent
-from hfta_nb.kernels.native.build import compiling
-from hfta_nb.kernels.strategy import autotune
-from hfta_nb.kernels.strategy.variants import COMPILED
-from hfta_nb.rules.gru import gru, simple
-from hfta_nb.rules.lstm import formula
+from hfta_nb.engine.kernels.native import recurrent
+from hfta_nb.engine.kernels.native.build import compiling
+from hfta_nb.engine.kernels.strategy import autotune
+from hfta_nb.engine.kernels.strategy.variants import COMPILED
+from hfta_nb.engine.rules.gru import gru, simple
+from hfta_nb.engine.rules.lstm import formula
 
 SEEDS = [100, 101, 102]
 HOW = "all members at once, step by step"
@@ -178,8 +178,8 @@ def test_a_projection_runs_once_per_member(device: torch.device) -> None:
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("written", [formula, gru, simple], ids=["lstm", "gru", "simple"])
 def test_gradients_can_be_differentiated(written: Callable[..., Any], backward: bool, device: torch.device) -> None:
-    from hfta_nb.rules.gru import GRU, Simple
-    from hfta_nb.rules.lstm import LSTM
+    from hfta_nb.engine.rules.gru import GRU, Simple
+    from hfta_nb.engine.rules.lstm import LSTM
 
     rule, gates = {formula: (LSTM, 4), gru: (GRU, 3), simple: (Simple, 1)}[written]
     torch.manual_seed(3)

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.eager.fingerprint import fingerprint
-from hfta_nb.eager.module_references import note_references, rebound
-from hfta_nb.eager.mutable_values import copy_value
+from hfta_nb.engine.eager.fingerprint import fingerprint
+from hfta_nb.engine.eager.module_references import note_references, rebound
+from hfta_nb.engine.eager.mutable_values import copy_value
+from hfta_nb.engine.members.copying import copied_module
+from hfta_nb.engine.members.held import walk
 from hfta_nb.errors import FusionError, MemberError
-from hfta_nb.members.copying import copied_module
-from hfta_nb.members.held import walk
 from tests.contract.serial import largest, loss_of, make, target_for
 
 SEEDS = [101, 102, 103]

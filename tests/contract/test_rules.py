@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import hfta_nb as hfta
-from hfta_nb.rules import RULES
+from hfta_nb.engine.rules import RULES
 
 SEEDS = [11, 12, 13]
 Body = Callable[["Calls", Tensor], Any]

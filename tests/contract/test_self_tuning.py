@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray, schedule_trial
-from hfta_nb.array.access import tuning_of
+from hfta_nb.engine.array import FusedArray, schedule_trial
+from hfta_nb.engine.array.access import tuning_of
+from hfta_nb.engine.kernels.strategy import timing_cache
+from hfta_nb.engine.replay.calls import Calls
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy import timing_cache
-from hfta_nb.replay.calls import Calls
 from tests.contract.replay import SEEDS, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.rows import MODULES
 from tests.contract.serial import loss_of, make, target_for

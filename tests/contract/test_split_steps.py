@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.members.tree import tensor_map
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.members.tree import tensor_map
 from tests.contract.replay import MEMBERS, REPLAYED, forget, mlp, notes, pair, same
 from tests.contract.serial import plain
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.eager.divergence import Mismatch
-from hfta_nb.eager.verification import Verification
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.eager.divergence import Mismatch
+from hfta_nb.engine.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, FusionError, MemberError
 from tests.contract.serial import make
 from tests.contract.states.modules import MODULES

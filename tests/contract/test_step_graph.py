@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import MemberGenerators
-from hfta_nb.phases import Phase
-from hfta_nb.step import ArrayStep, PlainStep, Precision
-from hfta_nb.step.graph import MOST_FAILURES, WARM_STEPS
+from hfta_nb.engine.array import MemberGenerators
+from hfta_nb.models.phases import Phase
 from hfta_nb.train.scores import EpochScores
+from hfta_nb.train.step import ArrayStep, PlainStep, Precision
+from hfta_nb.train.step.graph import MOST_FAILURES, WARM_STEPS
 from tests.contract.captured_steps import (
     CPU,
     MEMBERS,

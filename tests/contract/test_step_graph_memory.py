@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from hfta_nb.replay.program import Program
-from hfta_nb.step import graph
+from hfta_nb.engine.replay.program import Program
+from hfta_nb.train.step import graph
 from tests.contract.captured_steps import (
     CPU,
     Captured,

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfta_nb as hfta
-from hfta_nb.accumulators import OfFunction, OfObject
-from hfta_nb.metrics import Metric, checked
-from hfta_nb.step import ArrayStep
-from hfta_nb.step.graph import StepGraph
+from hfta_nb.models.accumulators import OfFunction, OfObject
+from hfta_nb.models.metrics import Metric, checked
 from hfta_nb.train.scores import EpochScores
+from hfta_nb.train.step import ArrayStep
+from hfta_nb.train.step.graph import StepGraph
 from tests.contract.captured_steps import MEMBERS, ROW, StandIn, assert_same, batch, build
 from tests.contract.zoo.packages import package
 

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
-from hfta_nb.kernels.strategy.variants import Operand, variants_of
-from hfta_nb.replay import build_program as capture
+from hfta_nb.engine.kernels.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
+from hfta_nb.engine.kernels.strategy.variants import Operand, variants_of
+from hfta_nb.engine.replay import build_program as capture
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array.saving import tensors_of
+from hfta_nb.engine.array.saving import tensors_of
 from hfta_nb.errors import FusionError, OptimError
 from tests.contract.serial import largest, loss_of, make
 

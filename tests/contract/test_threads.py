@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 
 import hfta_nb as hfta
-from hfta_nb.members import threads
-from hfta_nb.replay.parallel_lanes import lanes_of
-from hfta_nb.replay.record import Recorder
+from hfta_nb.engine.members import threads
+from hfta_nb.engine.replay.parallel_lanes import lanes_of
+from hfta_nb.engine.replay.record import Recorder
 from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes, pair
 from tests.contract.replay import NOT, backward, mlp, same
 from tests.contract.rows import MODULES, ModuleRow

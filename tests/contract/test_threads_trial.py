@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.array.schedule import schedules_of
-from hfta_nb.array.schedule_trial import Trial
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.schedule import schedules_of
+from hfta_nb.engine.array.schedule_trial import Trial
+from hfta_nb.engine.members import threads
 from hfta_nb.errors import FusionError
-from hfta_nb.members import threads
-from hfta_nb.step import ArrayStep
+from hfta_nb.train.step import ArrayStep
 from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes
 from tests.contract.replay import backward, mlp
 from tests.contract.serial import make

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.array import FusedArray
-from hfta_nb.eager import verified_kinds
-from hfta_nb.eager.plain_copies import copied_module, plain_member
-from hfta_nb.eager.verification import Verification
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.eager import verified_kinds
+from hfta_nb.engine.eager.plain_copies import copied_module, plain_member
+from hfta_nb.engine.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, StudyError
 from hfta_nb.ui.run_phase import RunPhase
 from hfta_nb.ui.train_view import details

@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfta_nb as hfta
-from hfta_nb.metrics import Metric
-from hfta_nb.step import ArrayStep
+from hfta_nb.models.metrics import Metric
+from hfta_nb.train.step import ArrayStep
 
 READING = {"item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__", "__index__", "unique"}
 ROW = {

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import hfta_nb as hfta
-from hfta_nb.members.tree import flatten
+from hfta_nb.engine.members.tree import flatten
 from tests.contract.serial import largest, loss_of, make, target_for
 
 SEEDS = [101, 102, 103]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from tests.contract.zoo import agree
 from tests.contract.zoo.model import Model
 from tests.contract.zoo.timm_models import MODELS as TIMM

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
-from hfta_nb.kernels.native import build
-from hfta_nb.kernels.strategy.variants import COMPILED
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.kernels.native import build
+from hfta_nb.engine.kernels.strategy.variants import COMPILED
 from tests.training import train
 
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.kernels.native import build
-from hfta_nb.kernels.strategy import autotune
-from hfta_nb.kernels.strategy.variants import COMPILED
-from hfta_nb.step import ArrayStep
+from hfta_nb.engine.kernels.native import build
+from hfta_nb.engine.kernels.strategy import autotune
+from hfta_nb.engine.kernels.strategy.variants import COMPILED
 from hfta_nb.train.speed import SpeedProbe
+from hfta_nb.train.step import ArrayStep
 from tests.core.compiled import compiled
 from tests.core.hungry import backward, curves, forward, made
 from tests.widths import NARROWER, NATIVE, choose

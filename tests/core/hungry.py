@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import hfta_nb
 from hfta_nb import Study
 from hfta_nb import events as ev
-from hfta_nb.events import Event
-from hfta_nb.plan.estimate import FEW
+from hfta_nb.records.events import Event
+from hfta_nb.train.plan.estimate import FEW
 from tests.call_log import CallLog
 
 MEMBERS = 5

@@ -12,9 +12,9 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from hfta_nb.store import Store, checkpoints
-from hfta_nb.store.database import sum_of
-from hfta_nb.store.trees import take_tensors
+from hfta_nb.records.store import Store, checkpoints
+from hfta_nb.records.store.database import sum_of
+from hfta_nb.records.store.trees import take_tensors
 
 
 @contextlib.contextmanager

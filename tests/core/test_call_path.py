@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hfta_nb.rules.call_path import CallPath
+from hfta_nb.engine.rules.call_path import CallPath
 
 X = torch.zeros(2)
 

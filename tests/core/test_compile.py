@@ -11,9 +11,9 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.cli.arguments import parse
+from hfta_nb.engine.replay.inductor import decide as inductor
 from hfta_nb.errors import StudyError
-from hfta_nb.events import SpeedMeasured
-from hfta_nb.replay.inductor import decide as inductor
+from hfta_nb.records.events import SpeedMeasured
 from hfta_nb.ui.saved_run import arguments_of
 
 
@@ -49,7 +49,7 @@ def test_it_is_kept_with_the_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["auto", "never", "always"])
 def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("hfta_nb.replay.steps.decide", lambda program, how, steps: asked.append((how, steps)))
+    monkeypatch.setattr("hfta_nb.engine.replay.steps.decide", lambda program, how, steps: asked.append((how, steps)))
     study = _study(tmp_path, bare, compile=way, epochs=2)
     (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
     assert measured.strategy.endswith("replayed")
@@ -71,7 +71,7 @@ def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: p
         decide(program, how, steps)
         decisions.append(program.decision)
 
-    monkeypatch.setattr("hfta_nb.replay.steps.decide", watched)
+    monkeypatch.setattr("hfta_nb.engine.replay.steps.decide", watched)
     study = _study(tmp_path, bare, compile="always")
     told = [event.strategy for event in study.run() if isinstance(event, SpeedMeasured)]
     assert len(told) == 1
@@ -81,7 +81,7 @@ def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: p
 
 
 def test_it_is_told_why_a_step_is_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfta_nb.replay.inductor.compile.shutil.which", lambda name: None)
+    monkeypatch.setattr("hfta_nb.engine.replay.inductor.compile.shutil.which", lambda name: None)
     for way, more in (("always", ", not compiled: there is no C++ compiler"), ("auto", "")):
         study = _study(tmp_path / way, bare, compile=way)
         (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
@@ -97,8 +97,9 @@ def noisy(in_features: int = 64, out_features: int = 10) -> nn.Module:
 
 def test_members_that_draw_are_what_they_are_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "times"))
-    monkeypatch.setattr("hfta_nb.replay.inductor.compile.shutil.which", lambda name: name)
-    monkeypatch.setattr("hfta_nb.replay.inductor.compile._compiled", lambda module, examples: module)  # it takes long
+    monkeypatch.setattr("hfta_nb.engine.replay.inductor.compile.shutil.which", lambda name: name)
+    # It takes long.
+    monkeypatch.setattr("hfta_nb.engine.replay.inductor.compile._compiled", lambda module, examples: module)
     study = _study(tmp_path, noisy, compile="always", epochs=2)
     (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
     assert "compiled in " in measured.strategy

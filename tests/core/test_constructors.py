@@ -57,7 +57,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own_nets.py").write_text(OWN, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    from hfta_nb.model_zoo.constructors import recipe_of
+    from hfta_nb.models.model_zoo.constructors import recipe_of
 
     recipe_of.cache_clear()
     monkeypatch.delitem(sys.modules, "own_nets", raising=False)

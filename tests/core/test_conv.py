@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.kernels.native import conv
+from hfta_nb.engine.kernels.native import conv
 from tests.core.compiled import (
     NEEDS_COMPILER,
     channels_last,

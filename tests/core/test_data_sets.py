@@ -14,8 +14,8 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb.data import english, shapes, surfaces
-from hfta_nb.losses import IGNORED
-from hfta_nb.model_zoo import BUILT_IN
+from hfta_nb.models.losses import IGNORED
+from hfta_nb.models.model_zoo import BUILT_IN
 
 SETS: list[tuple[str, str, list[tuple[int, ...]], tuple[int, ...], dict[str, int]]] = [
     ("wine", "classification", [(13,)], (), {"num_classes": 3}),

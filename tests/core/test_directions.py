@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from hfta_nb import Metric
-from hfta_nb.directions import HIGHER, LOWER, direction_of, more_is_better, normal
 from hfta_nb.errors import FamilyError
-from hfta_nb.metrics import BUILT_IN
+from hfta_nb.models.directions import HIGHER, LOWER, direction_of, more_is_better, normal
+from hfta_nb.models.metrics import BUILT_IN
 
 PARTS = ("classification", "regression", "image", "text", "retrieval", "audio", "clustering", "segmentation")
 PARTS += ("nominal", "shape", "multimodal", "video", "detection")

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import FamilyError
-from hfta_nb.own_lines import OwnLine, own_line
+from hfta_nb.errors.own_lines import OwnLine, own_line
+from hfta_nb.study import executors
 from hfta_nb.train.dry_run import MOST, examples
 from tests.call_log import CallLog
 

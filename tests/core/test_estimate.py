@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hfta_nb as hfta
-from hfta_nb.plan import Group, estimate, reckoned
+from hfta_nb.train.plan import Group, estimate, reckoned
 
 
 def _member_bytes(name: str, batch_size: int) -> int:

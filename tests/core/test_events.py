@@ -11,8 +11,8 @@ from run_events import folded, run_started, whole_run
 
 from hfta_nb import events as ev
 from hfta_nb.errors import EventError, GridError, HftaError
-from hfta_nb.events import Control, from_json, to_json
-from hfta_nb.history import History
+from hfta_nb.records.events import Control, from_json, to_json
+from hfta_nb.records.history import History
 from tests.executors.fakes import started
 
 RECORDS = [

@@ -15,7 +15,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.errors import MemberError, StudyError
-from hfta_nb.metrics import Metric
+from hfta_nb.models.metrics import Metric
 from tests.call_log import CallLog
 from tests.frames import steady
 

@@ -11,9 +11,9 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError, GridError
-from hfta_nb.grid import AxisSpec, Bounds
-from hfta_nb.model_zoo import BUILT_IN
-from hfta_nb.recipes import from_function
+from hfta_nb.models.model_zoo import BUILT_IN
+from hfta_nb.models.recipes import from_function
+from hfta_nb.search.grid import AxisSpec, Bounds
 
 Share = Annotated[float, Bounds(above=0)]
 IMAGENET: dict[str, Any] = {"stem": "imagenet", "num_classes": 1000}

@@ -11,8 +11,8 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb import Study, data
 from hfta_nb.errors import DataError, FamilyError
-from hfta_nb.model_zoo import watch
-from hfta_nb.recipes import from_function
+from hfta_nb.models.model_zoo import watch
+from hfta_nb.models.recipes import from_function
 
 
 def test_axes_come_from_the_signature() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.callbacks import MLflow, TensorBoard, WandB
 from hfta_nb.errors import StudyError
+from hfta_nb.study.callbacks import MLflow, TensorBoard, WandB
 
 GRID = {"lr": [1e-3, 1e-2], "width": [4, 8]}
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hfta_nb.errors import GridError
-from hfta_nb.grid import AxisSpec, Grid, integers, linspace, logspace, parse_axis, parse_values, seeds, show
+from hfta_nb.search.grid import AxisSpec, Grid, integers, linspace, logspace, parse_axis, parse_values, seeds, show
 
 
 def test_variants_in_order_with_seeds() -> None:

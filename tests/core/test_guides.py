@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError
-from hfta_nb.losses import IGNORED
+from hfta_nb.models.losses import IGNORED
 from tests.pages.blocks import DOCS, blocks
 
 GUIDES = DOCS / "how_to"

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.array.access import fuse_roomy
-from hfta_nb.kernels.native import build, images
-from hfta_nb.kernels.native.images import Bound, Images
-from hfta_nb.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel
+from hfta_nb.engine.array.access import fuse_roomy
+from hfta_nb.engine.kernels.native import build, images
+from hfta_nb.engine.kernels.native.images import Bound, Images
+from hfta_nb.engine.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel
 from tests.core.compiled import (
     NEEDS_COMPILER,
     channels_last,

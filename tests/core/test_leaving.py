@@ -19,8 +19,8 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.errors import StudyError
-from hfta_nb.step import ArrayStep
 from hfta_nb.study import loop
+from hfta_nb.train.step import ArrayStep
 from tests.frames import steady
 
 

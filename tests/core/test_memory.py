@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from hfta_nb import Study, fuse, memory
+from hfta_nb import Study, fuse
 from hfta_nb import events as ev
+from hfta_nb.engine.kernels.strategy import timing_cache
+from hfta_nb.engine.replay import program_cache
+from hfta_nb.engine.replay.storage_refs import Addresses
 from hfta_nb.errors import StudyError
-from hfta_nb.kernels.strategy import timing_cache
-from hfta_nb.memory import MemoryModel, Meter, free_bytes, shown
-from hfta_nb.plan import Group
-from hfta_nb.replay import program_cache
-from hfta_nb.replay.storage_refs import Addresses
-from hfta_nb.train import Trainer, capacity
+from hfta_nb.train import Trainer, capacity, memory
+from hfta_nb.train.memory import MemoryModel, Meter, free_bytes, shown
+from hfta_nb.train.plan import Group
 
 GRID = {"lr": [1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 0.2]}
 ASKED: dict[str, Any] = {"epochs": 2, "dtype": "float64", "device": "cpu"}

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb import frechet, losses, metrics
-from hfta_nb.losses import IGNORED
-from hfta_nb.metrics import Metric
+from hfta_nb import losses
+from hfta_nb.models import frechet, metrics
+from hfta_nb.models.losses import IGNORED
+from hfta_nb.models.metrics import Metric
 from hfta_nb.train import batches
 from hfta_nb.train.scores import EpochScores
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.native import alive, background, build, recurrent
+from hfta_nb.engine.kernels.native import alive, background, build, recurrent
 from tests.core.compiled import NEEDS_COMPILER, misread
 from tests.training import train
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from hfta_nb import events as ev
 from hfta_nb import fuse
-from hfta_nb.eager.engine import Engine
+from hfta_nb.engine.eager.engine import Engine
+from hfta_nb.engine.replay.program import Program
 from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.optim import Adam
-from hfta_nb.replay.program import Program
 from hfta_nb.train.speed import SpeedProbe
 from hfta_nb.train.trainer import Trainer
 from tests.core.hungry import MEMBERS, backward, curves, data, forward, halved, made, same

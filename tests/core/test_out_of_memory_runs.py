@@ -12,8 +12,8 @@ from torch import nn
 import hfta_nb
 from hfta_nb import Study
 from hfta_nb import events as ev
-from hfta_nb.events import Control
-from hfta_nb.step import ArrayStep
+from hfta_nb.records.events import Control
+from hfta_nb.train.step import ArrayStep
 from tests.core.hungry import Net, curves, data, forward, halved, made, same
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.native import adam
+from hfta_nb.engine.kernels.native import adam
 from tests.core.compiled import NEEDS_COMPILER, misread
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.members import own_draws
-from hfta_nb.members.own_draws import drawing_from, generator_here, turn_to
+from hfta_nb.engine.members import own_draws
+from hfta_nb.engine.members.own_draws import drawing_from, generator_here, turn_to
 
 x = torch.linspace(-2, 2, 48).view(2, 4, 6)
 whole = torch.full((5,), 9.0)

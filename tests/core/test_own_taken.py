@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.native import adam, attention, build, conv, images, norm, product, recurrent, rows
+from hfta_nb.engine.kernels.native import adam, attention, build, conv, images, norm, product, recurrent, rows
 from tests.core.compiled import NEEDS_COMPILER, taken
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew", "own_libraries", "own_kernels_preferred")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hfta_nb.members.padded_entries import clear_padded, keep_bits
+from hfta_nb.engine.members.padded_entries import clear_padded, keep_bits
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.bool)
 

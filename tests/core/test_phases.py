@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import FamilyError, GridError, StudyError
-from hfta_nb.step import ArrayStep
+from hfta_nb.train.step import ArrayStep
 from tests.core.stores import last_checkpoint
 from tests.frames import steady
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hfta_nb.kernels.strategy.pooling import ChannelsLast
+from hfta_nb.engine.kernels.strategy.pooling import ChannelsLast
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

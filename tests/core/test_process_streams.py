@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.members.process_streams import set_stream_states, stream_states, unchanged
+from hfta_nb.engine.members.process_streams import set_stream_states, stream_states, unchanged
 
 GENERATORS = np.random.MT19937, np.random.PCG64, np.random.Philox, np.random.SFC64
 DRAWS: dict[str, Callable[[], Any]] = {

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 
 
 def array(width: int, *, capture: bool) -> FusedArray:

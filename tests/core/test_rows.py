@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.kernels.native import product, rows
-from hfta_nb.kernels.native.binding import Binding
-from hfta_nb.kernels.strategy.variants import Operand, variants_of
+from hfta_nb.engine.kernels.native import product, rows
+from hfta_nb.engine.kernels.native.binding import Binding
+from hfta_nb.engine.kernels.strategy.variants import Operand, variants_of
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]

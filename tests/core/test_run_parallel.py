@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 
-from hfta_nb.members import threads
+from hfta_nb.engine.members import threads
 
 pytestmark = pytest.mark.usefixtures("two_threads")
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from hfta_nb.kernels.strategy import sandbox, timing_cache
-from hfta_nb.kernels.strategy.sandbox import Tried, known_safe, survives
-from hfta_nb.kernels.strategy.variants import Operand
+from hfta_nb.engine.kernels.strategy import sandbox, timing_cache
+from hfta_nb.engine.kernels.strategy.sandbox import Tried, known_safe, survives
+from hfta_nb.engine.kernels.strategy.variants import Operand
 
 CPU = torch.device("cpu")
 _aten = torch.ops.aten

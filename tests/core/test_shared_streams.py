@@ -130,7 +130,7 @@ def test_each_batch_is_read_once(tmp_path: Path) -> None:
 
 
 def test_augmentation_with_equal_values_is_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hfta_nb.augment import images
+    from hfta_nb.data.augment import images
 
     flips: list[int] = []
     flip = images.horizontal_flip

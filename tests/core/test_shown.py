@@ -14,9 +14,9 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb import figures
-from hfta_nb.averages import averages
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.history import History
+from hfta_nb.records.history import History
+from hfta_nb.search.averages import averages
 from tests.run_events import epoch_done, run_started
 
 

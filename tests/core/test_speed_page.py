@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import hfta_nb as hfta
-from hfta_nb.array.settings import COMPILE_MODES
-from hfta_nb.step.precision import PRECISIONS
+from hfta_nb.engine.array.settings import COMPILE_MODES
 from hfta_nb.study.arguments import CHECKPOINTING
+from hfta_nb.train.step.precision import PRECISIONS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")

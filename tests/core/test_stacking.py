@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.replay.program import Program
+from hfta_nb.engine.replay.program import Program
 
 
 class _Unbound(nn.Module):

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 import hfta_nb
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreError, StoreWarning
-from hfta_nb.store import Store, files, is_full
-from hfta_nb.store.database import sum_of
+from hfta_nb.records.store import Store, files, is_full
+from hfta_nb.records.store.database import sum_of
 from tests.core.stores import damage_event, last_checkpoint, opened
 
 ASKED = {"family": "mlp"}

@@ -14,7 +14,7 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreError
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
 from tests.core import crashing
 from tests.frames import steady
 

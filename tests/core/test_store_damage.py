@@ -14,7 +14,7 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StoreWarning
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
 from tests.frames import steady
 
 Saved = tuple[Path, Path, hfta.Study]

@@ -17,9 +17,9 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.cli import main
-from hfta_nb.crews import Terms
 from hfta_nb.errors import StoreError, StoreWarning
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
+from hfta_nb.workers.crews import Terms
 from tests.executors.baton import Baton
 from tests.frames import steady
 
@@ -205,7 +205,7 @@ def test_without_its_lock_a_run_is_still_nobody_elses(tmp_path: Path) -> None:
 def test_where_directories_know_no_locks_the_file_is_what_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hfta_nb.store import locks
+    from hfta_nb.records.store import locks
 
     lock = locks._lock
     monkeypatch.setattr(

@@ -12,7 +12,7 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreError, StoreWarning
-from hfta_nb.store import Store, database
+from hfta_nb.records.store import Store, database
 from tests.core.stores import in_layout1
 from tests.frames import steady
 
@@ -72,7 +72,7 @@ def test_where_nothing_can_be_written_it_is_read_all_the_same(
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("hfta_nb.store.database.files.sync", refused)
+    monkeypatch.setattr("hfta_nb.records.store.database.files.sync", refused)
     study = hfta.Study.load(place)
     assert study.history.state == ev.STOPPED
     study.best().module()

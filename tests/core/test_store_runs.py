@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import FamilyError, StoreError, StudyError
-from hfta_nb.executors import jobs
-from hfta_nb.store import Store, files, is_full
+from hfta_nb.records.store import Store, files, is_full
 from hfta_nb.study import running
+from hfta_nb.study.executors import jobs
 from tests.frames import steady
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +173,7 @@ def test_nothing_is_imported_because_a_file_names_it(tmp_path: Path, monkeypatch
     source = f"from pathlib import Path\nfrom torch import nn\nPath({str(mark)!r}).touch()\n"
     source += "def net(in_features: int = 4, num_classes: int = 3) -> nn.Module:\n"
     (place / "code_of_somebody.py").write_text(source + "    return nn.Linear(in_features, num_classes)\n")
-    registry = sys.modules["hfta_nb.model_zoo.registry"]
+    registry = sys.modules["hfta_nb.models.model_zoo.registry"]
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     monkeypatch.syspath_prepend(place)
     study = run(make(tmp_path / "run", epochs=1))

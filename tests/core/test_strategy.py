@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import schedule_trial
+from hfta_nb.engine.array import schedule_trial
+from hfta_nb.engine.kernels.strategy import autotune, precision, timing_cache
+from hfta_nb.engine.kernels.strategy.autotune import choose
+from hfta_nb.engine.kernels.strategy.products import Copied
+from hfta_nb.engine.kernels.strategy.times import Kept
+from hfta_nb.engine.kernels.strategy.timing_cache import VARIABLE, kept
+from hfta_nb.engine.kernels.strategy.variants import PLAIN, KernelVariant, Operand, variants_of
+from hfta_nb.engine.replay.verify import close
 from hfta_nb.errors import FusionError
-from hfta_nb.kernels.strategy import autotune, precision, timing_cache
-from hfta_nb.kernels.strategy.autotune import choose
-from hfta_nb.kernels.strategy.products import Copied
-from hfta_nb.kernels.strategy.times import Kept
-from hfta_nb.kernels.strategy.timing_cache import VARIABLE, kept
-from hfta_nb.kernels.strategy.variants import PLAIN, KernelVariant, Operand, variants_of
-from hfta_nb.replay.verify import close
 
 CPU = torch.device("cpu")
 MACHINE = {"device": "a processor", "torch": "2", "threads": 1}

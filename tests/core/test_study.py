@@ -17,7 +17,7 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import DataError, DeviceError, FamilyError, GridError, MemberError, StoreError, StudyError
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 from tests.core.stores import change_events
 from tests.frames import steady
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreError, StudyError
-from hfta_nb.step import ArrayStep
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
+from hfta_nb.train.step import ArrayStep
 from tests.frames import steady
 
 

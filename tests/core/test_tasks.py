@@ -14,8 +14,8 @@ from hfta_nb.data.catalogue import BUILT_IN
 from hfta_nb.data.catalogue_names import DIRECTORIES, TASKS
 from hfta_nb.data.readers import READERS
 from hfta_nb.errors import DataError, FamilyError
-from hfta_nb.model_zoo import check_data, constructors
-from hfta_nb.recipes import from_function
+from hfta_nb.models.model_zoo import check_data, constructors
+from hfta_nb.models.recipes import from_function
 
 ROWS = (torch.zeros(9, 4), torch.zeros(9).long())
 

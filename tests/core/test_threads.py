@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy import precision
-from hfta_nb.members import process_streams
-from hfta_nb.members.own_draws import drawing_from
-from hfta_nb.members.process_streams import ProcessStreams, one_thread, set_stream_states, stream_states
-from hfta_nb.recipes.undisturbed import apart, neutral, undisturbed
+from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.members import process_streams
+from hfta_nb.engine.members.own_draws import drawing_from
+from hfta_nb.engine.members.process_streams import ProcessStreams, one_thread, set_stream_states, stream_states
+from hfta_nb.models.recipes.undisturbed import apart, neutral, undisturbed
 
 
 def together(*functions: Callable[[], Any]) -> list[Any]:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.accumulators import OfFunction, of_torchmetrics
 from hfta_nb.errors import FamilyError, MemberError
-from hfta_nb.metrics import checked
+from hfta_nb.models.accumulators import OfFunction, of_torchmetrics
+from hfta_nb.models.metrics import checked
 from tests.contract.zoo.packages import package
 
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
-from hfta_nb.array import FusedArray
-from hfta_nb.array.native_libraries import libraries_of
-from hfta_nb.array.schedule import ExecutionSchedule, schedules_of
-from hfta_nb.array.schedule_trial import Trial, fastest, keep, known
-from hfta_nb.kernels.native import build
-from hfta_nb.kernels.strategy import timing_cache
-from hfta_nb.step import ArrayStep
+from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.native_libraries import libraries_of
+from hfta_nb.engine.array.schedule import ExecutionSchedule, schedules_of
+from hfta_nb.engine.array.schedule_trial import Trial, fastest, keep, known
+from hfta_nb.engine.kernels.native import build
+from hfta_nb.engine.kernels.strategy import timing_cache
+from hfta_nb.train.step import ArrayStep
 
 ROW = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
 MEMBERS = 6

@@ -15,8 +15,8 @@ import torch
 
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError
-from hfta_nb.model_zoo import vision
-from hfta_nb.model_zoo.constructors import recipe_of
+from hfta_nb.models.model_zoo import vision
+from hfta_nb.models.model_zoo.constructors import recipe_of
 
 NEEDS_IT = """
 from torch import nn

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.kernels.strategy import autotune
-from hfta_nb.kernels.strategy.times import Kept, Times
-from hfta_nb.kernels.strategy.variants import PLAIN, Operand, variants_of
-from hfta_nb.kernels.strategy.widened import HALVES, Widened
+from hfta_nb.engine.kernels.strategy import autotune
+from hfta_nb.engine.kernels.strategy.times import Kept, Times
+from hfta_nb.engine.kernels.strategy.variants import PLAIN, Operand, variants_of
+from hfta_nb.engine.kernels.strategy.widened import HALVES, Widened
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten

@@ -97,7 +97,7 @@ def test_its_studies_run_in_a_worker(site: Path, tmp_path: Path) -> None:
     """The worker is a process of its own, which must find the same package."""
     code = """
 import hfta_nb
-from hfta_nb.executors import close_all, start
+from hfta_nb.study.executors import close_all, start
 study = hfta_nb.Study("mlp", {"lr": [1e-3, 1e-2]}, "digits", epochs=1, directory="run")
 handle = start(study)
 print(handle.wait(120), len(study.reload().results()))

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hfta_nb.crews import Terms
-from hfta_nb.crews.reports import Done, Lost, Order, Report, Saved
-from hfta_nb.crews.task import perform
-from hfta_nb.events import Control, Request
-from hfta_nb.processes import pickling
+from hfta_nb.records.events import Control, Request
+from hfta_nb.workers.crews import Terms
+from hfta_nb.workers.crews.reports import Done, Lost, Order, Report, Saved
+from hfta_nb.workers.crews.task import perform
+from hfta_nb.workers.processes import pickling
 
 LONGEST_S = 20.0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import hfta_nb as hfta
-from hfta_nb import executors
+from hfta_nb.study import executors
 from tests.forked import forked as forked
 
 

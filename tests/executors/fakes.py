@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy
 
 from hfta_nb import events as ev
-from hfta_nb.events import Control, Event, VariantRecord
+from hfta_nb.records.events import Control, Event, VariantRecord
 
 
 def started(variants: int = 2) -> ev.RunStarted:

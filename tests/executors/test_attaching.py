@@ -15,12 +15,11 @@ from run_events import whole_run
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import WorkerError
-from hfta_nb.events import Pin, Stop
-from hfta_nb.executors import attaching
-from hfta_nb.store import Store
-from hfta_nb.study import running
+from hfta_nb.records.events import Pin, Stop
+from hfta_nb.records.store import Store
+from hfta_nb.study import executors, running
+from hfta_nb.study.executors import attaching
 from tests.executors.watching import DEADLINE_S
 from tests.polling import eventually
 

@@ -11,10 +11,10 @@ import torch
 
 import hfta_nb as hfta
 from hfta_nb.cli import main
-from hfta_nb.distributed.followers import Followers
 from hfta_nb.errors import WorkerError
-from hfta_nb.executors import threads
-from hfta_nb.processes import cores
+from hfta_nb.study.executors import threads
+from hfta_nb.workers.distributed.followers import Followers
+from hfta_nb.workers.processes import cores
 
 
 @pytest.fixture

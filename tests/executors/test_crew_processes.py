@@ -11,9 +11,9 @@ import pytest
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.crews import Processes, Terms
-from hfta_nb.crews.processes import ProcessWorker
 from hfta_nb.errors import WorkerError
+from hfta_nb.workers.crews import Processes, Terms
+from hfta_nb.workers.crews.processes import ProcessWorker
 from tests.executors.test_crews import make, same
 from tests.forked import forked as forked
 from tests.polling import gone
@@ -109,7 +109,7 @@ def test_each_gpu_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """What a process is told; no GPU is needed for that."""
     import torch
 
-    from hfta_nb.crews import processes
+    from hfta_nb.workers.crews import processes
 
     spawned: list[dict[str, str]] = []
 

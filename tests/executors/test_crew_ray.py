@@ -21,12 +21,12 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
-from hfta_nb.crews import OnRay, Terms, on_ray
-from hfta_nb.crews.addresses import check_address
-from hfta_nb.crews.on_ray import RayWorker
-from hfta_nb.crews.ray_stream import RayServer
 from hfta_nb.data import serving
 from hfta_nb.errors import WorkerError
+from hfta_nb.workers.crews import OnRay, Terms, on_ray
+from hfta_nb.workers.crews.addresses import check_address
+from hfta_nb.workers.crews.on_ray import RayWorker
+from hfta_nb.workers.crews.ray_stream import RayServer
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
 from tests.core.test_shared_streams import Noisy, assert_same

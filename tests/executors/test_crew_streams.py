@@ -13,9 +13,9 @@ import torch
 import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
-from hfta_nb.crews import Processes, Terms, processes
-from hfta_nb.crews.processes import ProcessWorker
 from hfta_nb.data import serving
+from hfta_nb.workers.crews import Processes, Terms, processes
+from hfta_nb.workers.crews.processes import ProcessWorker
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
 from tests.core.test_shared_streams import HELD, Noisy, assert_same, curves

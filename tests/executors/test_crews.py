@@ -14,10 +14,10 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.crews import Terms, crew, executor_of
-from hfta_nb.crews.reports import Report, Saved, Told
 from hfta_nb.errors import WorkerError
 from hfta_nb.train import schedule
+from hfta_nb.workers.crews import Terms, crew, executor_of
+from hfta_nb.workers.crews.reports import Report, Saved, Told
 from tests.executors.baton import Baton, Runner
 from tests.frames import steady
 
@@ -252,7 +252,7 @@ def test_executors_that_can_t_be(tmp_path: Path, given: tuple[Any, ...], what: s
 
 
 def test_ray_that_is_not_installed_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hfta_nb.crews import on_ray
+    from hfta_nb.workers.crews import on_ray
 
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(WorkerError, match=r'pip install "hfta_nb\[ray\]"'):

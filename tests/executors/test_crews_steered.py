@@ -10,8 +10,8 @@ import pytest
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.crews import Terms
-from hfta_nb.crews.reports import Report, Told
+from hfta_nb.workers.crews import Terms
+from hfta_nb.workers.crews.reports import Report, Told
 from tests.executors.baton import Baton, Runner
 from tests.executors.test_crews import OFTEN, make, same
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import WorkerError
-from hfta_nb.executors import pool, worker
-from hfta_nb.processes.ends import in_words
+from hfta_nb.study import executors
+from hfta_nb.study.executors import pool, worker
+from hfta_nb.workers.processes.ends import in_words
 from tests.executors.fakes import Fake
 from tests.executors.watching import DEADLINE_S, collected, ended, run
 from tests.polling import descendants, eventually, gone
@@ -22,7 +22,7 @@ from tests.polling import descendants, eventually, gone
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = """
 import sys
-from hfta_nb.executors import child
+from hfta_nb.study.executors import child
 child._import_torch = child._warm_up = lambda: None
 child.main(int(sys.argv[1]))
 """
@@ -204,8 +204,8 @@ def test_a_study_that_can_not_be_rebuilt_is_told() -> None:
 
 ORPHAN = f"""
 import os, sys, time
-from hfta_nb import executors
-from hfta_nb.executors import worker
+from hfta_nb.study import executors
+from hfta_nb.study.executors import worker
 from tests.executors.fakes import Fake
 worker.COMMAND = (sys.executable, "-P", "-c", {LIGHT!r})
 run = executors.start(Fake("spin"))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hfta_nb.processes import frames
+from hfta_nb.workers.processes import frames
 from tests.polling import eventually
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFINE = """
 import torch
 import hfta_nb as hfta
-from hfta_nb import executors
+from hfta_nb.study import executors
 
 class Net(torch.nn.Module):
     def __init__(self, width, fan_in):

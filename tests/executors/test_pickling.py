@@ -16,10 +16,10 @@ import cloudpickle
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import WorkerError
-from hfta_nb.events import Control, Event
-from hfta_nb.processes import pickling
+from hfta_nb.records.events import Control, Event
+from hfta_nb.study import executors
+from hfta_nb.workers.processes import pickling
 from tests.executors.fakes import Fake
 from tests.executors.watching import run
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hfta_nb.crews.executor import Terms
-from hfta_nb.crews.places import Places
-from hfta_nb.crews.turns import Turn
+from hfta_nb.workers.crews.executor import Terms
+from hfta_nb.workers.crews.places import Places
+from hfta_nb.workers.crews.turns import Turn
 
 
 @dataclass(eq=False)

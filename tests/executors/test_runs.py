@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import EventError, WorkerError
+from hfta_nb.study import executors
 from tests.executors.fakes import Fake
 from tests.executors.watching import collected, ended, run
 from tests.polling import eventually

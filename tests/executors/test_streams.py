@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import WorkerError
+from hfta_nb.study import executors
 from tests.executors.watching import ended
 
 

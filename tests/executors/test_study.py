@@ -13,7 +13,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb import executors
+from hfta_nb.study import executors
 from tests.executors.watching import ended
 from tests.polling import eventually, gone
 
@@ -88,7 +88,7 @@ def test_a_study_that_fails_is_told_and_leaves_its_record(tmp_path: Path) -> Non
 SCRIPT = """
 import torch
 import hfta_nb as hfta
-from hfta_nb import executors
+from hfta_nb.study import executors
 
 class Net(torch.nn.Module):
     def __init__(self, width, fan_in, fan_out):
@@ -138,8 +138,8 @@ def test_a_way_that_ends_the_worker_is_given_up_and_the_run_begins_again(
     kernel = os.getpid()
 
     def build(width: int = 4, in_features: int = 1, out_features: int = 1) -> nn.Module:
-        from hfta_nb.kernels.strategy import autotune
-        from hfta_nb.kernels.strategy.variants import KernelVariant
+        from hfta_nb.engine.kernels.strategy import autotune
+        from hfta_nb.engine.kernels.strategy.variants import KernelVariant
 
         def ways(function: object, *given: object) -> list[KernelVariant]:
             return [KernelVariant("deadly", lambda _: deadly)] if str(function) == "aten.baddbmm.default" else []

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb import executors
-from hfta_nb.executors import pool
+from hfta_nb.study import executors
+from hfta_nb.study.executors import pool
 from tests.executors.fakes import Fake
 from tests.executors.watching import ended, run
 from tests.polling import eventually, gone
@@ -102,7 +102,7 @@ def test_a_worker_whose_libraries_have_read_other_settings_is_not_used(monkeypat
 
 KERNEL = """
 import signal, sys
-from hfta_nb import executors
+from hfta_nb.study import executors
 from tests.executors.fakes import Fake
 signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
 run = executors.start(Fake("torch", gated=True))

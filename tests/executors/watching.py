@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hfta_nb import events as ev
-from hfta_nb import executors
-from hfta_nb.executors import RunHandle
+from hfta_nb.study import executors
+from hfta_nb.study.executors import RunHandle
 
 DEADLINE_S = 60.0
 

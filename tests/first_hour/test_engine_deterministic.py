@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.engine.kernels.native import build
+from hfta_nb.engine.kernels.strategy import autotune, timing_cache
 from hfta_nb.errors import StudyError
-from hfta_nb.kernels.native import build
-from hfta_nb.kernels.strategy import autotune, timing_cache
 
 EPOCHS = 2
 ROOT = Path(__file__).parents[2]

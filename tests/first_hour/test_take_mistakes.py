@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb.errors import DataError, GridError, StudyError
-from hfta_nb.plan import reckoned
+from hfta_nb.train.plan import reckoned
 from tests.call_log import CallLog
 
 x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -230,7 +230,7 @@ def test_who_iterates_draws_from_their_own_streams(tmp_path: Path) -> None:
 
 def test_ten_thousand_variants_are_compared_once_for_each_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time is asserted: the work that grew with the variants is counted instead."""
-    from hfta_nb.plan import grouping
+    from hfta_nb.train.plan import grouping
 
     counts = {"difference": 0, "blueprint": 0, "build": 0}
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError, StudyError
-from hfta_nb.recipes import from_callable
+from hfta_nb.models.recipes import from_callable
 
 
 class Net(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import DataError, GridError, StudyError
-from hfta_nb.training_axes import ALIASES, NOT_AXES, TRAINING_AXES
+from hfta_nb.models.training_axes import ALIASES, NOT_AXES, TRAINING_AXES
 
 x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 y = x[:, :3].argmax(1)

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import hfta_nb as hfta
-from hfta_nb import losses, metrics
+from hfta_nb import losses
 from hfta_nb.errors import BroadcastError, DataError, FamilyError, MemberError
-from hfta_nb.targets import shaped_as
+from hfta_nb.models import metrics
+from hfta_nb.models.targets import shaped_as
 
 pytestmark = pytest.mark.filterwarnings("error:Using a target size")  # torch's, before it broadcasts [N] against [N, 1]
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray
+from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import DistributedError
 
 Spread = Callable[..., Any]

@@ -8,7 +8,7 @@ import warnings
 import torch
 import torch.distributed as dist
 
-from hfta_nb.distributed import DataParallel
+from hfta_nb.workers.distributed import DataParallel
 from tests.fleet.rank_cases import EQUAL, OTHER
 
 

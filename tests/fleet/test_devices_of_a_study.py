@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.distributed import followers as processes
 from hfta_nb.errors import DistributedError, StudyError
 from hfta_nb.study import Study
+from hfta_nb.workers.distributed import followers as processes
 from tests.polling import descendants
 
 
@@ -53,7 +53,7 @@ def run(made: Study, at_epoch: Callable[[], Any] = lambda: None, **given: Any) -
 
 def followers() -> list[psutil.Process]:
     """The processes of the other ranks."""
-    return descendants("hfta_nb.distributed.follower_main")
+    return descendants("hfta_nb.workers.distributed.follower_main")
 
 
 def equal(made: Study, other: Study) -> None:

@@ -12,8 +12,8 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import fleet
 from hfta_nb.errors import FleetError
-from hfta_nb.fleet.arrays import Arrays
-from hfta_nb.fleet.profile import Profile, Trial, profile, rate_of
+from hfta_nb.workers.fleet.arrays import Arrays
+from hfta_nb.workers.fleet.profile import Profile, Trial, profile, rate_of
 
 
 class Bench:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hfta_nb import fleet
-from hfta_nb.fleet.partition import Times, chain, exact, improved, sets_of
-from hfta_nb.fleet.rates import Curves
+from hfta_nb.workers.fleet.partition import Times, chain, exact, improved, sets_of
+from hfta_nb.workers.fleet.rates import Curves
 
 Rates = dict[str, list[float]]
 

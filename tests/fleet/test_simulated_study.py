@@ -10,9 +10,9 @@ import torch
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import FleetError, StudyError
-from hfta_nb.fleet import Measured, Profile
+from hfta_nb.study import executors
+from hfta_nb.workers.fleet import Measured, Profile
 
 GRID = {"width": [8, 64], "lr": [1e-3, 1e-2]}
 

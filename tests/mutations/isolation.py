@@ -31,7 +31,7 @@ FAULTS = (
     ),
     Fault(
         "selected-streams",
-        "hfta_nb/members/generators.py",
+        "hfta_nb/engine/members/generators.py",
         "return MemberGenerators([states[i] for i in indices], self.device)",
         "return MemberGenerators([states[i] for i in range(len(indices))], self.device)",
         "members taken out of an array draw the dropout of others",
@@ -47,7 +47,7 @@ FAULTS = (
     ),
     Fault(
         "batch-norm-variance",
-        "hfta_nb/rules/norm.py",
+        "hfta_nb/engine/rules/norm.py",
         "for statistics, changed in zip(rest[:2], flat[:2], strict=True):",
         "for statistics, changed in zip(rest[:1], flat[:1], strict=True):",
         "running variances stay what they were at first",
@@ -55,7 +55,7 @@ FAULTS = (
     ),
     Fault(
         "copied-stream",
-        "hfta_nb/array/surgery.py",
+        "hfta_nb/engine/array/surgery.py",
         "    state.generators.keep(dst, state.generators.states[src])\n",
         "",
         "a copied member draws dropout of its own",

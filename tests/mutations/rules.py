@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.fault import Fault
 
-RULES = "hfta_nb/rules"
+RULES = "hfta_nb/engine/rules"
 
 FAULTS = (
     Fault(
@@ -57,7 +57,7 @@ FAULTS = (
     ),
     Fault(
         "fallback-usage",
-        "hfta_nb/eager/unused.py",
+        "hfta_nb/engine/eager/unused.py",
         "{(name, index) for name, node in wanted.items() if node in seen}",
         "{(name, index) for name, node in wanted.items()}",
         "a parameter that a member did not use has a gradient of zero, and is decayed",
@@ -65,7 +65,7 @@ FAULTS = (
     ),
     Fault(
         "blocks-frozen",
-        "hfta_nb/eager/blocks.py",
+        "hfta_nb/engine/eager/blocks.py",
         "if block is not None and all(p.requires_grad == named[k].requires_grad for k, p in block.parameters.items()):",
         "if block is not None:",
         "a parameter that is frozen or thawed after the first step goes on as before",

@@ -15,7 +15,7 @@ FAULTS = (
     ),
     Fault(
         "checkpoint-scales",
-        "hfta_nb/step/fused.py",
+        "hfta_nb/train/step/fused.py",
         '        if self.scaler is not None:\n            self.scaler.load_state_dict(state["scaler"])\n',
         "",
         "loss scales begin anew when a run is resumed",
@@ -31,7 +31,7 @@ FAULTS = (
     ),
     Fault(
         "repeated-events",
-        "hfta_nb/store/journal.py",
+        "hfta_nb/records/store/journal.py",
         "if until > after:",
         "if until < after:",
         "the events of an epoch that is repeated after a resumption are there twice",
@@ -55,7 +55,7 @@ FAULTS = (
     ),
     Fault(
         "repeated-point",
-        "hfta_nb/history.py",
+        "hfta_nb/records/history.py",
         "while self.steps and self.steps[-1] >= step:",
         "while self.steps and self.steps[-1] > step:",
         "the last point before a resumption is there twice",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hfta_nb.kernels.native import build
+from hfta_nb.engine.kernels.native import build
 from tests.widths import NARROWER, RUNNING, WIDTHS, compiler, skip_unless_known
 
 HERE = Path(__file__).parent

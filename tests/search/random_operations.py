@@ -17,7 +17,7 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
-from hfta_nb.events import Request
+from hfta_nb.records.events import Request
 
 MOST = 9
 """More members than these are not cloned or added."""

@@ -15,7 +15,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.array.access import fuse_roomy
+from hfta_nb.engine.array.access import fuse_roomy
 from hfta_nb.errors import StoreWarning
 
 LR = hfta.uniform(1e-3, 3e-2, log=True)

@@ -13,8 +13,8 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreWarning
+from hfta_nb.records.store import Store
 from hfta_nb.search import Mirror
-from hfta_nb.store import Store
 from tests.frames import steady
 from tests.search.test_studies import study
 

@@ -14,8 +14,8 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.step import PlainStep
 from hfta_nb.train import recording_cost
+from hfta_nb.train.step import PlainStep
 
 LAST: dict[str, Any] = {"keep_checkpoints": ["best", "last"]}
 ASKED = dict[int, Callable[[hfta.Control], Any]]

@@ -14,8 +14,8 @@ from steering.test_requests import Script
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.step import ArrayStep
 from hfta_nb.train import merging, recording_cost, regrouping
+from hfta_nb.train.step import ArrayStep
 
 EXACT = 1e-12
 

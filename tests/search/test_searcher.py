@@ -13,7 +13,7 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import SearchError
-from hfta_nb.events import Prune
+from hfta_nb.records.events import Prune
 from hfta_nb.search import Searcher, heard, told
 from hfta_nb.search.trials import aggregate
 from tests.search.fake import ended, epoch, searcher

@@ -15,12 +15,12 @@ from torch import nn
 import hfta_nb as hfta
 from benchmarks.search import occupied, slot_steps, useful
 from hfta_nb import events as ev
+from hfta_nb.engine.members.per_member import PerMember
 from hfta_nb.errors import MemberError, StudyError
-from hfta_nb.members.per_member import PerMember
-from hfta_nb.plan import Builder
-from hfta_nb.step import ArrayStep
 from hfta_nb.train import failures, recording_cost
 from hfta_nb.train.members import Members
+from hfta_nb.train.plan import Builder
+from hfta_nb.train.step import ArrayStep
 
 LR = hfta.uniform(1e-4, 1e-1, log=True)
 

@@ -11,7 +11,7 @@ from steering.twins import Twins, data, net
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
-from hfta_nb.events import Request
+from hfta_nb.records.events import Request
 
 MOST = 8
 """More members than these aren't made."""

@@ -16,8 +16,8 @@ from steering.twins import net
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.step import ArrayStep
 from hfta_nb.train import recording_cost
+from hfta_nb.train.step import ArrayStep
 
 ASKED = dict[int, Callable[[hfta.Control], Any]]
 PAUSED: ASKED = {4: lambda c: c.pause(1), 9: lambda c: c.resume(1)}

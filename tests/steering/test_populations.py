@@ -11,8 +11,8 @@ from steering.test_requests import Script, equal, made
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import GridError, HftaError, SearchError, StudyError
-from hfta_nb.grid import AxisSpec
 from hfta_nb.search import Rounds
+from hfta_nb.search.grid import AxisSpec
 
 LRS = {"lr": [1e-5, 1e-3, 1e-2, 3e-2]}
 PBT = hfta.PBT(every=1, exploit=0.5, perturb={"lr": (0.8, 1.25), "weight_decay": [0.0, 1e-3]})

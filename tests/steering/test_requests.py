@@ -11,9 +11,9 @@ from steering.twins import Twins, data, net
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb import executors
 from hfta_nb.errors import EventError, GridError, HftaError, StudyError
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
+from hfta_nb.study import executors
 
 TOLERANCE = 1e-9
 

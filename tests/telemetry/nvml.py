@@ -10,7 +10,7 @@ import pynvml
 
 
 class FakeNvml(types.ModuleType):
-    """pynvml as `hfta_nb.telemetry` uses it, for one GPU that may be cut into MIG slices.
+    """pynvml as `hfta_nb.records.telemetry` uses it, for one GPU that may be cut into MIG slices.
 
     Attributes:
         calls: every call in order: the function's name without "nvml", then its arguments.

@@ -10,8 +10,8 @@ import pynvml
 import pytest
 import torch
 
-from hfta_nb import telemetry
-from hfta_nb.telemetry import gpm, gpu
+from hfta_nb.records import telemetry
+from hfta_nb.records.telemetry import gpm, gpu
 from tests.telemetry.nvml import FakeNvml
 
 GPM = {"sm_active": 0.92, "sm_occupancy": 0.41, "tensor_active": 0.18, "dram_active": 0.33}

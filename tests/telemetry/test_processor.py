@@ -6,8 +6,8 @@ from collections import namedtuple
 
 import pytest
 
-from hfta_nb import telemetry
-from hfta_nb.telemetry import processor
+from hfta_nb.records import telemetry
+from hfta_nb.records.telemetry import processor
 
 Times = namedtuple("Times", "user system idle iowait guest guest_nice")
 

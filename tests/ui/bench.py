@@ -9,15 +9,15 @@ from run_events import epoch_done, learning, run_started
 
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
-from hfta_nb.executors import RunHandle
-from hfta_nb.history import History
+from hfta_nb.records.history import History
+from hfta_nb.study.executors import RunHandle
 from hfta_nb.ui import Workbench
 
 GRID = {"lr": [1e-3, 1e-2], "width": [8]}
 
 
 class Runs:
-    """Stands in for `hfta_nb.executors.start`: keeps what was started, and what was asked of it."""
+    """Stands in for `hfta_nb.study.executors.start`: keeps what was started, and what was asked of it."""
 
     def __init__(self) -> None:
         self.started: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from ui.bench import Make
 
 import hfta_nb as hfta
-from hfta_nb.augment import AXES
+from hfta_nb.data.augment import AXES
 from hfta_nb.errors import FamilyError, GridError, HftaError, StudyError
 from hfta_nb.ui.axis_row import AxisRow, describe, kinds_for, reword, typed
 
@@ -24,7 +24,7 @@ from hfta_nb.ui.axis_row import AxisRow, describe, kinds_for, reword, typed
 @pytest.fixture
 def own_families() -> Iterator[None]:
     """Families that a test defines are gone after it."""
-    registered = sys.modules["hfta_nb.model_zoo.registry"]._registered
+    registered = sys.modules["hfta_nb.models.model_zoo.registry"]._registered
     before = dict(registered)
     yield
     registered.clear()

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from ui.bench import Make, Runs, press, steps
 
 from hfta_nb import events as ev
-from hfta_nb import executors
-from hfta_nb.study import Study
+from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.dry_run import DryRun, key_of, said
 

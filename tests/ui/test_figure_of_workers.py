@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hfta_nb import figures
-from hfta_nb.history import History
+from hfta_nb.records.history import History
 from hfta_nb.ui.figure_box import KINDS, FigureBox
 from tests.test_figures_of_plans import ran
 

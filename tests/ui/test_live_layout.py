@@ -9,8 +9,8 @@ import traitlets
 from front_end import FrontEnd
 from run_events import T0, cpu_sample, run_started
 
-from hfta_nb import colors
 from hfta_nb import events as ev
+from hfta_nb.figures import colors
 from hfta_nb.ui.live_state import DEVICE, STEP_LOSS
 from hfta_nb.ui.live_view import LiveView
 

@@ -11,7 +11,7 @@ from front_end import FrontEnd
 from run_events import T0, run_started
 
 from hfta_nb import events as ev
-from hfta_nb.history import Curve
+from hfta_nb.records.history import Curve
 from hfta_nb.ui import live_view
 from hfta_nb.ui.live_state import DEVICE, LIMIT, STEP_LOSS, thin
 from hfta_nb.ui.live_view import LiveView

@@ -14,7 +14,7 @@ from front_end import FrontEnd
 from run_events import T0, epoch_done, folded, learning, run_started, whole_run
 
 from hfta_nb import events as ev
-from hfta_nb.history import Curve, History
+from hfta_nb.records.history import Curve, History
 from hfta_nb.ui import live_view
 from hfta_nb.ui.live_state import DEVICE, STEP_LOSS
 from hfta_nb.ui.live_view import LiveView

@@ -18,8 +18,8 @@ from ui.bench import Make, Runs, press
 
 import hfta_nb as hfta
 from hfta_nb.errors import FamilyError, StudyError
-from hfta_nb.grid import Grid
-from hfta_nb.store import Store
+from hfta_nb.records.store import Store
+from hfta_nb.search.grid import Grid
 from hfta_nb.study import Study, saved_runs
 from hfta_nb.ui import Workbench, saved_run, static
 from hfta_nb.ui.offer import described
@@ -165,7 +165,7 @@ def test_what_can_not_be_brought_back_is_said(folder: Path, make: Make, runs: Ru
 
 
 def test_a_family_of_a_cell_that_was_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = sys.modules["hfta_nb.model_zoo.registry"]
+    registry = sys.modules["hfta_nb.models.model_zoo.registry"]
     monkeypatch.setattr(registry, "_registered", dict(registry._registered))
 
     def build(width: int = 4, in_features: int = 4, num_classes: int = 3) -> nn.Module:

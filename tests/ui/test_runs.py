@@ -15,8 +15,8 @@ from ui.bench import Make
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StoreError
-from hfta_nb.executors import attaching
 from hfta_nb.study import Study, saved_runs
+from hfta_nb.study.executors import attaching
 from hfta_nb.ui import Workbench, static
 from tests.executors.watching import DEADLINE_S
 from tests.polling import eventually

@@ -11,8 +11,8 @@ import hfta_nb as hfta
 from benchmarks.suite.job import Job, UnavailableError
 from benchmarks.suite.modes.base import Mode, table
 from benchmarks.suite.tasks import Feed, Update, inputs
-from hfta_nb.eager.gradients import Arguments
-from hfta_nb.step import ArrayStep
+from hfta_nb.engine.eager.gradients import Arguments
+from hfta_nb.train.step import ArrayStep
 
 ADAM = {"optimizer": "adam", "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "lr_scheduler": "none"}
 """A study's training axes; the values are those of `torch.optim.Adam`."""
@@ -21,7 +21,7 @@ TUNING_S = 0.3
 
 
 class Ours(Mode):
-    """`hfta_nb.step.ArrayStep`, the step of a study: tuned block size, `array.backward`, the optimizer."""
+    """`hfta_nb.train.step.ArrayStep`, the step of a study: tuned block size, `array.backward`, the optimizer."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb import regular_files
 from hfta_nb.data.readers.files import contents, damaged, lines, present
 from hfta_nb.data.samples import Data
+from hfta_nb.records import regular_files
 
 POINTS = 1024
 """Points that are kept of a cloud: the first ones (ModelNet's are in random order); a smaller cloud repeats its own."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hfta_nb import regular_files
 from hfta_nb.errors import DataError
+from hfta_nb.records import regular_files
 
 HOME = "HFTA_NB_DATA"
 """The environment variable with the directory of all data sets; the default is ``data`` in the current directory."""

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb import regular_files
 from hfta_nb.data.readers.clouds import POINTS, scaled
 from hfta_nb.data.readers.files import damaged, lines, optional, present
 from hfta_nb.data.samples import Data
+from hfta_nb.records import regular_files
 
 FILES = "train_files.txt, test_files.txt, shape_names.txt and ply_data_*.h5 (of modelnet40_ply_hdf5_2048.zip)"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hfta_nb import regular_files
 from hfta_nb.data.readers.files import damaged, lines, present
 from hfta_nb.data.samples import Data
 from hfta_nb.errors import DataError
+from hfta_nb.records import regular_files
 
 SIZE = 64
 """Images are brought to 64x64: scaled until the shorter side fits, then cut to the middle."""

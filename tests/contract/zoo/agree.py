@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.array import FusedArray, PerMember
-from hfta_nb.members.generators import current_state, seeded_state, set_state
-from hfta_nb.members.tree import flatten, unflatten
+from hfta_nb.engine.array import FusedArray, PerMember
+from hfta_nb.engine.members.generators import current_state, seeded_state, set_state
+from hfta_nb.engine.members.tree import flatten, unflatten
 
 SEEDS = (101, 102, 103)
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4}

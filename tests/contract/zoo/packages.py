@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from hfta_nb.model_zoo import vision
+from hfta_nb.models.model_zoo import vision
 
 
 def package(name: str) -> ModuleType:

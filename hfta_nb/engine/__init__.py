@@ -1,0 +1,1 @@
+"""The engine: arrays whose members run as one, and everything below them."""

@@ -1,0 +1,55 @@
+"""`FusedArray`: M plain modules as one module, with a leading member axis on all tensors.
+
+Input: plain modules (`fuse`). Output: an array, which can be called, differentiated, tuned, saved and divided. Eager
+execution is in `eager/`, recording and replay in `replay/`, fusion of different architectures in `padded/`.
+
+Open `fused.py` first. `access.py` contains what other parts use of an array besides its public face.
+
+| file | what is in it |
+|---|---|
+| `fused`, `answers`, `settings`, `saving`, `extra_states` | `FusedArray`: calls, members, settings, saved state |
+| `fusing`, `stack`, `lazy`, `storage` | creation of an array from plain modules, and the memory layout of its tensors |
+| `surgery`, `initialising` | taking out, copying, loading and initialising members |
+| `own_losses` | `array.losses` |
+| `schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | the fastest block size and threads |
+| `native_libraries` | which compiled kernels its replayed steps may use |
+| `inspect`, `explaining`, `access` | how calls run now, for people and for other parts |
+"""
+
+from hfta_nb.engine.array.access import owner
+from hfta_nb.engine.array.fused import FusedArray
+from hfta_nb.engine.array.fusing import fuse, join, why_not
+from hfta_nb.engine.array.lazy import has_lazy, take_shapes
+from hfta_nb.engine.array.stack import blueprint
+from hfta_nb.engine.eager.contexts import not_compiled
+from hfta_nb.engine.eager.current_member import member
+from hfta_nb.engine.eager.ownership import Follower
+from hfta_nb.engine.members.arena import Arena, Span
+from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.members.per_member import PerMember, in_full, per_member
+from hfta_nb.engine.padded.blueprint import Blueprint
+from hfta_nb.engine.padded.compare import difference
+from hfta_nb.engine.padded.why import Why
+
+__all__ = [
+    "Arena",
+    "Blueprint",
+    "Follower",
+    "FusedArray",
+    "MemberGenerators",
+    "PerMember",
+    "Span",
+    "Why",
+    "blueprint",
+    "difference",
+    "fuse",
+    "has_lazy",
+    "in_full",
+    "join",
+    "member",
+    "not_compiled",
+    "owner",
+    "per_member",
+    "take_shapes",
+    "why_not",
+]

@@ -1,0 +1,307 @@
+"""Finds the fastest schedule of an array's steps by timing such steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any
+
+from hfta_nb.engine.array.native_libraries import available
+from hfta_nb.engine.array.schedule import ExecutionSchedule, convolutions, on_threads
+from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.kernels.strategy.autotune import clock_of
+from hfta_nb.engine.kernels.strategy.times import Times
+from hfta_nb.engine.kernels.strategy.timing_cache import kept
+from hfta_nb.engine.members import threads
+from hfta_nb.engine.replay.calls import Calls
+from hfta_nb.engine.replay.program_cache import ProgramCache
+
+_HOPELESS = 1.6
+"""A schedule whose eager steps take more than this multiple of the fastest is not replayed."""
+_HOPELESS_IMAGES = 2.5
+"""The same if only replayed steps have convolutions by the package's own kernels: these gain most with few members at
+once, whose images stay in cache."""
+_RECORDING = 2
+"""The number of recorded steps."""
+_LAPS = 2, 20
+"""Timed replayed steps of each schedule: the minimum, and the maximum for those close to the fastest."""
+_ENOUGH_S = 2e-2
+"""No more laps are added after this long: only short laps need repetition."""
+_SHORT_S = 2e-3
+"""Schedules with laps as short as this get four at once: a single disturbance can double each of them."""
+_THREADED_LAPS = 6
+"""The minimum for close schedules on several threads, whose synchronization makes times vary."""
+_GAIN = 0.95
+"""A smaller block size must take less than this fraction of the time of a larger one."""
+_CLOSE = 1.25
+"""Schedules within this multiple of the fastest are close."""
+_PAID_STEPS = 125
+"""Break-even horizon: another schedule is recorded only if its possible gain over this many steps exceeds the cost of
+the last one."""
+_PART = 0.05
+"""In a long run, the horizon as a fraction of all expected steps."""
+_ANOTHER = 0.15
+"""The fraction of the fastest replayed step that another block size can be expected to save. Threads save at most the
+share of all threads but one."""
+
+
+class Trial:
+    """Finds the fastest schedule by steps that are made with each.
+
+    Each step runs with the schedule `way`, and its time is passed to `took`. The first step shows how the model runs at
+    all. Then each schedule runs eagerly once. Promising schedules are recorded and replayed, the best one first, as
+    long as the possible gain exceeds the cost. All of that is single-threaded; then the fastest schedule is tried on
+    several threads. At the end, the array has the fastest schedule, and only its recordings are kept.
+
+    Args:
+        calls: of the array whose steps these are.
+        ways: the schedules to try, larger block sizes first.
+        replaying: whether steps may be replayed.
+        budget_s: time after which close schedules get no more laps. By default, a schedule is tried only if the cost is
+            regained soon.
+        cache: of these calls' programs; by default that of `backward`.
+
+    Attributes:
+        way: the schedule of the next step.
+        seconds: of a step by schedule: of the fastest replayed one, or eager if it was not replayed.
+        steps: the number of steps so far.
+        spent_s: their total time.
+        done: whether the schedule has been chosen.
+        complete: whether no schedule was skipped only because of too few expected steps.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        ways: Sequence[ExecutionSchedule],
+        replaying: bool,
+        budget_s: float | None = None,
+        cache: ProgramCache[Any] | None = None,
+    ) -> None:
+        self.calls, state = calls, calls.state
+        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
+        self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
+        self.complete, self._cost = True, 0.0  # the cost of recording the last schedule
+        self.seconds: dict[ExecutionSchedule, float] = {}
+        self.replayed: set[ExecutionSchedule] = set()
+        self.steps, self.spent_s, self.done = 0, 0.0, False
+        self.clock = clock_of(state.generators.device)
+        self._asked = state.settings.compiling
+        if self._steps:
+            state.settings.compiling = "never"  # compiling does not pay during a trial
+        self._plan = self._planned()
+        self.way = next(self._plan)
+        self.way.put(state)
+
+    def took(self, seconds: float) -> None:
+        """Report the time of the step that has just been made."""
+        self.steps += 1
+        self.spent_s += seconds
+        held = self.way.holds(self.state)
+        if not held and not (self.way.threads and len(self.ways) > 1):  # one member at a time is the only schedule
+            self.settle()
+            return
+        try:
+            if held:
+                self.way = self._plan.send(seconds)
+            else:
+                self.ways, self.seconds = [self.way._replace(block_size=self.state.settings.block_size)], {}
+                self._plan = self._planned()
+                self.way = next(self._plan)
+        except StopIteration:
+            self.settle()
+        else:
+            self.way.put(self.state)
+
+    def settle(self) -> None:
+        """End with the fastest schedule so far."""
+        if self.done:
+            return
+        self.done = True
+        self._plan.close()
+        best = fastest(self.compared) if self.way.holds(self.state) else None
+        if best is not None:
+            best.put(self.state)
+        self._leave()
+        # Recordings for other schedules take memory.
+        self.cache.keep(self.state.settings.block_size, self.state.settings.threads)
+
+    def _leave(self) -> None:
+        if self._steps:
+            self.state.settings.compiling = self._asked
+        self.cache.waiting = self.cache.at_once = False
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.state.generators.device.type == "cuda"
+
+    @property
+    def _limit(self) -> float:
+        """A schedule whose eager steps take more than this multiple of the fastest is not replayed."""
+        if self.replaying and self._on_gpu:
+            return math.inf  # eager steps of small blocks wait for their launches, which replayed ones do not
+        return _HOPELESS_IMAGES if self.replaying and "conv" in available(self.state) else _HOPELESS
+
+    @property
+    def _steps(self) -> bool:
+        """True if whole steps are tried."""
+        return self.cache is self.calls.steps.cache
+
+    @property
+    def compared(self) -> dict[ExecutionSchedule, float]:
+        """Seconds of the schedules to choose from: of those that were replayed, if any."""
+        return {way: s for way, s in self.seconds.items() if way in self.replayed} or self.seconds
+
+    @property
+    def lost_s(self) -> float:
+        """How much longer the steps took than they would have with the fastest schedule."""
+        return max(0.0, self.spent_s - self.steps * min(self.seconds.values(), default=0.0))
+
+    def _planned(self) -> Generator[ExecutionSchedule, float, None]:
+        first, cache = self.ways[0], self.cache
+        cache.waiting = True
+        yield first
+        plain: dict[ExecutionSchedule, float] = {}
+        for way in [*self.ways[1:], first]:  # the first has just run
+            if self._on_gpu:
+                yield way  # libraries plan and load the kernels of new shapes, which takes up to seconds
+            plain[way] = yield way
+        self.seconds = dict(plain)
+        limit = self._limit * min(plain.values())
+        # With trained convolutions, smaller block sizes gain more from replay, and recording is expensive: the first
+        # schedule to be recorded may be the last one.
+        trained = self.cache is not self.calls.results.cache
+        small = self.replaying and trained and bool(convolutions(self.state))
+        hopeful = [way for way in self.ways if plain[way] <= limit]
+        hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
+        cache.waiting, cache.at_once = not self.replaying, self.replaying
+        laps: dict[ExecutionSchedule, list[float]] = {}
+        if len(hopeful) > 1 and self.replaying:
+            yield from self._race(hopeful, laps)
+        best = fastest(self.compared)
+        others = [] if best is None else on_threads(best, self.state)
+        if not self._steps:  # only whole steps run blocks in parallel
+            others = [way for way in others if way.threads != "blocks"]
+        if best is not None and others:
+            yield from self._on_threads(best, others, plain, laps)
+
+    def _on_threads(
+        self,
+        best: ExecutionSchedule,
+        others: list[ExecutionSchedule],
+        plain: dict[ExecutionSchedule, float],
+        laps: dict[ExecutionSchedule, list[float]],
+    ) -> Generator[ExecutionSchedule, float, None]:
+        """Try the best schedule on several threads, if they can regain the cost."""
+        if self.replaying:
+            yield from self._race([best], laps, threaded=True)  # the time to beat
+            if self._too_dear(threaded=True):
+                return
+        cache = self.cache
+        cache.waiting, cache.at_once = True, False
+        for way in others:
+            if way.threads == "kernels":  # blocks run in parallel only in replayed steps
+                plain[way] = yield way  # creates the threads
+                plain[way] = min(plain[way], (yield way))
+        if not self.replaying:
+            self.seconds.update(plain)
+            return
+        cache.waiting, cache.at_once = False, True
+        # If threads do not help eagerly, they do not help in replay either.
+        limit = _GAIN if self.budget_s is None else _HOPELESS
+        others = [way for way in others if plain.get(way, 0.0) <= limit * plain[best]]
+        yield from self._race([best, *others], laps, threaded=True)
+
+    def _race(
+        self, ways: Sequence[ExecutionSchedule], laps: dict[ExecutionSchedule, list[float]], threaded: bool = False
+    ) -> Generator[ExecutionSchedule, float, None]:
+        """Replay each schedule, as long as that pays; `laps` are earlier ones, which count.
+
+        Args:
+            threaded: the schedules differ by their threads.
+        """
+        for way in ways:
+            if way in laps:
+                continue
+            if laps and self._too_dear(threaded):
+                break
+            before = self.lost_s
+            for _ in range(_RECORDING):
+                yield way
+            laps[way] = []
+            while len(laps[way]) < _LAPS[0] or (len(laps[way]) < 2 * _LAPS[0] and min(laps[way]) < _SHORT_S):
+                laps[way].append((yield way))
+            self._note(laps)
+            self._cost = max(0.0, self.lost_s - before)
+        close = [way for way in laps if way in ways]
+        for _ in range(_LAPS[1] - _LAPS[0]):
+            close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
+            if len(close) < 2:  # possibly none: a schedule of an earlier race may be far ahead
+                break
+            few = threaded and min(len(laps[way]) for way in close) < _THREADED_LAPS
+            late = self.spent_s > (self.budget_s or math.inf)
+            if not few and (sum(laps[close[0]]) > _ENOUGH_S or late):
+                break
+            for way in close:
+                laps[way].append((yield way))
+            self._note(laps)
+
+    def _too_dear(self, threaded: bool) -> bool:
+        """True if the next schedule, at the cost of the last one, does not pay within the remaining steps."""
+        if self.budget_s is not None:
+            return False
+        steps = max(_PAID_STEPS, _PART * self.state.settings.planned_steps)
+        part = 1 - 1 / threads.available_threads() if threaded else _ANOTHER
+        dear = self._cost > steps * part * min(self.seconds.values())
+        self.complete = self.complete and not dear
+        return dear
+
+    def _note(self, laps: dict[ExecutionSchedule, list[float]]) -> None:
+        self.seconds.update({way: min(times) for way, times in laps.items()})
+        self.replayed.update(laps)
+
+
+def fastest(seconds: dict[ExecutionSchedule, float]) -> ExecutionSchedule | None:
+    """The fastest schedule; larger block sizes are preferred unless smaller ones are clearly faster."""
+    best: ExecutionSchedule | None = None
+    for way in sorted(seconds, reverse=True):
+        if best is None or seconds[way] < _GAIN * seconds[best]:
+            best = way
+    return best
+
+
+# Results are kept like the times of kernels.
+
+_BRIEFLY = ", in short runs"
+
+
+def known(state: ArrayState, key: str, ways: Iterable[ExecutionSchedule]) -> dict[ExecutionSchedule, float] | None:
+    """Seconds by schedule from an earlier trial of the same schedules for such a step; None if there was none.
+
+    Short runs first use results of other short runs, which have skipped schedules that would not have paid: what a run
+    has once found, all others like it find.
+
+    Returns:
+        None if there was no trial; empty if members can only run in one way.
+    """
+    every = list(ways)
+    every += [other for way in every for other in on_threads(way, state)]
+    by_name = {str(way): way for way in every}
+    times, short = kept(state.generators.device), _PART * state.settings.planned_steps <= _PAID_STEPS
+    for name in (key + _BRIEFLY, key)[1 - short :]:
+        found = times.get(name)
+        if found is not None and {str(way) for way in ways} <= found.keys() <= by_name.keys():
+            return {by_name[way]: seconds for way, seconds in found.items() if seconds is not None}
+    return None
+
+
+def keep(state: ArrayState, key: str, trial: Trial, ways: Iterable[ExecutionSchedule]) -> None:
+    """Store results of a trial of these schedules for `known`, in this process and others."""
+    asked, compared = [str(way) for way in ways], trial.compared
+    times: Times = dict.fromkeys(asked) | {str(way): compared.get(way) for way in trial.seconds}
+    kept(state.generators.device).put(key if trial.complete else key + _BRIEFLY, times, needed=asked)
+
+
+def told(seconds: dict[ExecutionSchedule, float]) -> str:
+    """For people: the schedules that were tried, and their times."""
+    return ", ".join(f"{way} ({value * 1e3:.3g} ms a step)" for way, value in seconds.items())

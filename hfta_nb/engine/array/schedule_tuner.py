@@ -1,0 +1,217 @@
+"""Finds the fastest schedule of an array, before its first step or when asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from hfta_nb.engine.array.native_libraries import available
+from hfta_nb.engine.array.schedule import ExecutionSchedule, chosen, schedules_of, slow_together
+from hfta_nb.engine.array.schedule_trial import Trial, fastest, keep, known, told
+from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.eager.unlearning import unlearned
+from hfta_nb.engine.kernels.native import build
+from hfta_nb.engine.members.per_member import PerMember, per_member
+from hfta_nb.engine.members.tree import flatten, unflatten
+from hfta_nb.engine.replay.calls import Calls
+from hfta_nb.engine.replay.program_cache import ProgramCache
+from hfta_nb.engine.replay.signature import form, settings
+from hfta_nb.engine.replay.trace import NotRecordableError
+
+_WORTH_STEPS = 40
+"""The fewest steps for which trying schedules pays."""
+
+
+class Tuning:
+    """Sets an array to its fastest schedule before its first step.
+
+    Schedules are tried on steps whose effects are undone; then all recordings are discarded, and the array begins as
+    any later one does that takes the result from what is kept: schedules differ by rounding, and all runs on a machine
+    are to give the same bits. If few steps are expected, nothing is tried.
+
+    Args:
+        calls: of the array whose steps these are.
+        what: distinguishes different kinds of steps, in addition to their inputs and the model.
+        cache: of these steps' programs; by default that of `backward`.
+    """
+
+    def __init__(self, calls: Calls, what: str = "", cache: ProgramCache[Any] | None = None) -> None:
+        self.calls, self.state, self.what = calls, calls.state, what
+        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
+
+    def measures(self, given: Any) -> bool:
+        """True if `choose` tries schedules: there are several, and nothing is known about such steps."""
+        if self._settled():
+            return False
+        return known(self.state, key_of(self.state, given, self.what), self._ways()) is None
+
+    def choose(self, given: Any, step: Callable[[], Any]) -> None:
+        """Set the array to the fastest schedule. If a step fails, nothing is chosen: the caller's own step will fail.
+
+        Args:
+            given: the step's inputs and other properties.
+            step: makes such a step; what it changes on the array, gradients included, is restored.
+        """
+        state, ways = self.state, self._ways()
+        if self._settled():
+            if len(ways) == 1 and not state.pending:
+                ways[0].put(state)
+            return
+        key, note = key_of(state, given, self.what), "found before (nothing was tried for this array)"
+        times = known(state, key, ways)
+        self.cache.clear()  # also of what is replayed already, as after a trial
+        if times is None:
+            trial = None
+            with unlearned(state), contextlib.suppress(Exception):
+                trial = _tried(self.calls, self.cache, ways, state.capture, step)
+            self.cache.clear()
+            if trial is None:
+                return
+            keep(state, key, trial, ways)
+            times = known(state, key, ways)
+            note = f"tried on {trial.steps} steps before the first, in {trial.spent_s:.2g} s"
+        best = fastest(times or {})
+        if best is None or not times:
+            return
+        best.put(state)
+        if self.cache is self.calls.steps.cache or not state.settings.tuned:
+            state.settings.tuned = f"block size {best}: {note}, of {told(times)}"
+
+    def _settled(self) -> bool:
+        """True if there is nothing to try."""
+        state, ways = self.state, self._ways()
+        few = 0 < state.settings.planned_steps < _WORTH_STEPS
+        return state.pending != [] or few or (len(ways) == 1 and not ways[0].threads)
+
+    def _ways(self) -> list[ExecutionSchedule]:
+        ways = schedules_of(self.state)
+        return ways[-1:] if slow_together(self.state) else ways  # one member at a time
+
+
+def tune(
+    calls: Calls,
+    inputs: Inputs,
+    step: Callable[[], Any],
+    budget_s: float,
+) -> dict[int, float]:
+    """Set the array to the schedule with which a step is fastest; nothing else changes.
+
+    Args:
+        calls: of the array.
+        inputs: of a step.
+        step: makes a step that writes the array's gradients.
+        budget_s: the approximate duration; each schedule runs at least one step.
+
+    Returns:
+        The shortest time of a step in seconds, by block size; empty if only one block size is possible.
+    """
+    state, ways = calls.state, schedules_of(calls.state)
+    with build.compiling():
+        trial = _tried(calls, calls.steps.cache, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
+    if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
+        return {}
+    key = key_of(state, (inputs.leaves, inputs.per_member))
+    keep(state, key, trial, ways)
+    best = fastest(known(state, key, ways) or {})
+    if best is not None:  # another process may have been first
+        best.put(state)
+    state.settings.tuned = f"block size {chosen(state)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
+    sizes: dict[int, float] = {}
+    for way, seconds in trial.seconds.items():
+        sizes[way.block_size] = min(seconds, sizes.get(way.block_size, seconds))
+    return sizes if len(sizes) > 1 else {}
+
+
+def _tried(
+    calls: Calls,
+    cache: ProgramCache[Any],
+    ways: Sequence[ExecutionSchedule],
+    replaying: bool,
+    step: Callable[[], Any],
+    budget_s: float | None = None,
+) -> Trial:
+    """A trial of schedules on steps that are undone; the array has the fastest one and its recordings."""
+    state = calls.state
+    restore = state.snapshot(every=True)
+    with _gradients_kept(state) as forget:
+        trial = Trial(calls, ways, replaying, budget_s, cache)
+        try:
+            while not trial.done:
+                forget()
+                begin = trial.clock()
+                step()
+                trial.took(trial.clock() - begin)
+        finally:
+            trial.settle()
+            restore()
+    return trial
+
+
+def key_of(state: ArrayState, given: Any, what: str = "") -> str:
+    """The key under which results for such steps are kept."""
+    parts = [a.data.shape for a in (*state.arenas, *state.buffer_arenas)]
+    shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]
+    architectures = state.engine.architectures
+    models = [state.skeleton] if architectures is None else architectures.templates
+    ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
+    ways += [available(state)]
+    text = repr((parts, shapes, [_described(m) for m in models], ways, settings(), _form(given), what))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:24]
+    return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"
+
+
+def _described(model: nn.Module) -> str:
+    """A description of a module; its own `__repr__` may fail on tensors with a member axis."""
+    try:
+        return repr(model)
+    except Exception:  # the model's own code
+        return ", ".join(f"{path}: {type(module).__qualname__}" for path, module in model.named_modules())
+
+
+def detached_inputs(tree: Any) -> Any:
+    """The inputs detached from their graphs; tensors that require a gradient still do."""
+    leaves, rebuild = flatten(tree)
+    return unflatten(rebuild, [_leaf(v) for v in leaves])
+
+
+def _leaf(value: Any) -> Any:
+    if isinstance(value, PerMember):
+        return per_member(_leaf(value.value))
+    wants = isinstance(value, Tensor) and value.requires_grad
+    return value.detach().requires_grad_() if wants else value
+
+
+def _form(given: Any) -> Any:
+    try:
+        return form(given, grads=True)
+    except NotRecordableError:
+        return None
+
+
+@contextmanager
+def _gradients_kept(state: ArrayState) -> Iterator[Callable[[], None]]:
+    """Yield a function that discards all gradients; restore them on exit."""
+    parameters = list(state.tensors.parameters())
+    before = [p.grad for p in parameters]
+    values = [a.grad.clone() for a in state.arenas] if any(g is not None for g in before) else None
+    missing = dict(state.missing_grads)
+
+    def forget() -> None:
+        for p in parameters:
+            p.grad = None
+
+    try:
+        yield forget
+    finally:
+        for p, grad in zip(parameters, before, strict=True):
+            p.grad = grad
+        for arena, value in zip(state.arenas, values or (), strict=False):
+            arena.grad.copy_(value)
+        state.missing_grads.clear()
+        state.missing_grads.update(missing)

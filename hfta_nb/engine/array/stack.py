@@ -1,0 +1,96 @@
+"""Stacks plain modules: one module that represents all of them, and their tensors with a member axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from hfta_nb.engine.members.copying import copied_module
+from hfta_nb.engine.padded.blueprint import Blueprint
+from hfta_nb.engine.padded.compare import difference
+from hfta_nb.errors import FusionError
+
+
+def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
+    """Check that modules can be members of one array.
+
+    Raises:
+        FusionError: with the member and the reason.
+    """
+    if not members:
+        raise FusionError("no modules", where="fuse", accepted="a list of at least one module")
+    for i, module in enumerate(members):
+        where = f"fuse, member {i}"
+        if not isinstance(module, nn.Module):
+            raise FusionError("not a module", where=where, got=module, accepted="torch.nn.Module")
+        if any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+            raise FusionError(
+                "compiled by TorchScript, which keeps its parameters where no array can reach them",
+                where=where,
+                got=type(module).__name__,
+                remedy="give the module as it was before torch.jit.script",
+            )
+        _check_layouts(module, where)
+        first = next(j for j in range(i + 1) if members[j] is module)
+        if first < i:
+            raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
+        devices = {str(t.device) for t in [*members[0].parameters(), *module.parameters()]}
+        if len(devices) > 1:
+            raise FusionError(
+                "modules on different devices", where=where, got=sorted(devices), remedy="move them first"
+            )
+    if seeds is not None and len(seeds) != len(members):
+        raise FusionError("not one seed per member", where="fuse", got=len(seeds), accepted=f"{len(members)} seeds")
+    for i, seed in enumerate(seeds or ()):
+        if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**64:
+            raise FusionError("not a seed", where=f"fuse, member {i}", got=seed, accepted="a whole number of 64 bits")
+
+
+def _check_layouts(module: nn.Module, where: str) -> None:
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if not is_lazy(tensor) and (tensor.layout is not torch.strided or tensor.is_nested):
+            raise FusionError(
+                "a tensor without a plain layout in memory, which members can't be stacked by",
+                where=f"{where}, `{name}`",
+                got=tensor.layout,
+                accepted="torch.strided",
+                remedy="keep its indices and values as buffers, or the tensor as an attribute that is no buffer",
+            )
+
+
+def stack_members(
+    members: Sequence[nn.Module], roomy: bool = False
+) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Blueprint | None]:
+    """A module that represents all, their parameters and buffers with a member axis, and the blueprint of padding.
+
+    Args:
+        roomy: unlike members each have an architecture of their own; see `padded.roomy`. They are used up.
+
+    Raises:
+        FusionError: they cannot be fused.
+    """
+    padded = blueprint(*members, roomy=roomy)
+    if padded is not None:
+        with torch.no_grad():
+            return padded.skeleton, *padded.stacked(members), padded
+    states = [dict(m.named_parameters()) for m in members]
+    buffers = [dict(m.named_buffers()) for m in members]
+    with torch.no_grad():
+        parameters = {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        stacked = {k: torch.stack([b[k] for b in buffers]) for k in buffers[0]}
+    return copied_module(members[0], where="fuse, member 0"), parameters, stacked, None
+
+
+def blueprint(*modules: nn.Module, roomy: bool = False) -> Blueprint | None:
+    """How modules of different architectures fit into one array; None if all have the same architecture.
+
+    Raises:
+        FusionError: they do not fit.
+    """
+    first = modules[0]
+    alike = all(m is first or difference(first, m) is None for m in modules[1:])
+    return None if alike else Blueprint.for_modules(modules, roomy)

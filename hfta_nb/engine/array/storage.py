@@ -1,0 +1,105 @@
+"""The memory layout of an array's tensors, which is renewed after tensors have moved or changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from hfta_nb.engine.eager.current_member import share
+from hfta_nb.engine.eager.engine import Engine
+from hfta_nb.engine.eager.handlers import install
+from hfta_nb.engine.eager.padding import Padding
+from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.members.arena import arenas_of
+from hfta_nb.engine.members.flattening import prevent_flattening
+from hfta_nb.engine.members.marks import marked
+from hfta_nb.engine.members.tensor_slots import TensorSlots
+from hfta_nb.engine.padded.blueprint import Blueprint
+from hfta_nb.engine.padded.runtime import PaddedArchitectures, architectures_of
+from hfta_nb.errors import FusionError
+
+
+def take(
+    state: ArrayState,
+    skeleton: nn.Module,
+    parameters: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+    blueprint: Blueprint | None = None,
+) -> None:
+    """Set the skeleton and the tensors of an array."""
+    slots = TensorSlots(prevent_flattening(skeleton))
+    like = dict(skeleton.named_parameters())
+    own = {
+        k: marked(nn.Parameter(v.detach(), requires_grad=like[k].requires_grad), like[k]) for k, v in parameters.items()
+    }
+    slots.replace({**own, **buffers})
+    state.skeleton, state.slots = skeleton, slots
+    state.tensors = share(skeleton, nn.Module())
+    state.engine = Engine(skeleton, slots, state.generators, functions=state.functions)
+    state.engine.architectures = None if blueprint is None else PaddedArchitectures(blueprint, slots)
+    state.owned = {} if blueprint is None else dict(blueprint.owned())
+    if not state.pending:
+        build(state)
+
+
+def show_members(array: nn.Module, state: ArrayState) -> None:
+    """Let an array show the tensors and submodules of all members; `current_member` shows those of one."""
+    share(state.skeleton, array)
+    array.__dict__["_model"] = state.skeleton  # no submodule of it
+    state.face = weakref.ref(array)
+
+
+def build(state: ArrayState) -> None:
+    """Copy parameters and buffers into arenas."""
+    named = dict(state.tensors.named_parameters())
+    state.arenas = arenas_of({k: p.detach() for k, p in named.items()})
+    for arena in state.arenas:
+        for span in arena.spans:
+            named[span.name].data = arena.view(span.name)
+    _build_buffers(state)
+    state.padding = Padding(state.arenas, state.owned)
+    install(state)
+
+
+def _build_buffers(state: ArrayState) -> None:
+    state.buffer_arenas = arenas_of(dict(state.tensors.named_buffers()))
+    state.slots.find()
+    # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
+    state.slots.replace({s.name: a.view(s.name).data for a in state.buffer_arenas for s in a.spans})
+    state.slots.find()
+    state.views.clear()
+
+
+def resize_buffers(state: ArrayState) -> None:
+    """Store buffers that the model has replaced by tensors of another shape or dtype.
+
+    Raises:
+        FusionError: the members' buffers differ in shape or dtype.
+    """
+    members, grown = len(state), state.engine.resized_buffers
+    buffers = dict(state.tensors.named_buffers())
+    for name, rows in grown.items():
+        own = [rows.get(i, buffers[name][i]) for i in range(members)]
+        kinds = {(v.dtype, tuple(v.shape)) for v in own}
+        if len(kinds) > 1:
+            remedy = "train these members in arrays of their own"
+            raise FusionError("members come to different shapes of a buffer", where=name,
+                              got=[list(v.shape) for v in own], remedy=remedy)  # fmt: skip
+        buffers[name] = torch.stack([v.detach() for v in own])
+    state.slots.replace({name: buffers[name] for name in grown})
+    grown.clear()
+    _build_buffers(state)
+
+
+def own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:
+    """Views of a member's parameters and buffers, by the names of its plain module."""
+    tensors = {k: v.detach() for k, v in [*state.tensors.named_parameters(), *state.tensors.named_buffers()]}
+    architectures = architectures_of(state)
+    return (
+        {k: v[index] for k, v in tensors.items()}
+        if architectures is None
+        else architectures.blueprint.own_tensors(index, tensors)
+    )

@@ -1,0 +1,204 @@
+"""Values that can change in place: containers, tensors, random streams, objects."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._C import _functorch as functorch
+from torch.utils.hooks import RemovableHandle
+
+from hfta_nb.engine.members.held import walk
+
+_MAX_DEPTH = 8
+_PLAIN = (
+    *(int, float, complex, str, bytes, bool, type(None), type, range, slice, torch.Size, torch.dtype, torch.device),
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial),
+    *(nn.Module, weakref.ref, RemovableHandle, torch.layout, torch.memory_format),
+)
+"""Types whose values never change, or are tracked elsewhere."""
+
+STREAMS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
+"""Random streams."""
+
+Memo = dict[int, Any]
+"""Copies by the id of the original; a module's tensors map to themselves."""
+
+
+def is_mutable(value: Any, depth: int = 0) -> bool:
+    """True if a value can change while it stays the same object."""
+    if isinstance(value, tuple | frozenset):
+        return depth <= _MAX_DEPTH and any(is_mutable(v, depth + 1) for v in value)
+    return not isinstance(value, _PLAIN)
+
+
+def copy_value(value: Any, memo: Memo, depth: int = 0) -> Any:
+    """A deep copy, except for immutable parts.
+
+    Raises:
+        TypeError: a part of it cannot be copied; then `memo` is as it was, without the copies of other parts.
+    """
+    if id(value) in memo:
+        return memo[id(value)]
+    known = len(memo)
+    try:
+        return _copied(value, memo, depth)
+    except TypeError:
+        while len(memo) > known:  # half a copy is none for another place that holds the same value
+            memo.popitem()
+        raise
+
+
+def _copied(value: Any, memo: Memo, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise TypeError("nested too deeply")
+    if not is_mutable(value):
+        return value
+    if isinstance(value, Tensor):
+        # Tensors of an autograd graph are not copied: a copy would not be part of the graph.
+        new: Any = value
+        if not value.requires_grad:
+            # Without rules, by which a copy of what members share may become one for each; they tell `requires_grad`.
+            with torch._C.DisableTorchFunction() if type(value) is Tensor else nullcontext():
+                new = value.detach().clone()
+    elif isinstance(value, torch.Generator):
+        new = torch.Generator(value.device)
+        new.set_state(value.get_state())
+    elif type(value) in (list, set, deque):
+        memo[id(value)] = new = type(value)()
+        parts = [copy_value(v, memo, depth + 1) for v in value]
+        new.update(parts) if isinstance(new, set) else new.extend(parts)
+    elif type(value) is tuple:
+        new = tuple(copy_value(v, memo, depth + 1) for v in value)
+    elif type(value) is dict:
+        memo[id(value)] = new = {}
+        new.update({k: copy_value(v, memo, depth + 1) for k, v in value.items()})
+    else:
+        for inner in walk([value]):
+            if id(inner) not in memo and (isinstance(inner, nn.Module) or _undeepcopied(inner)):
+                memo[id(inner)] = copy_value(inner, memo, depth + 1)
+        try:
+            new = copy.deepcopy(value, memo)
+        except Exception as error:
+            raise TypeError(f"{type(value).__name__} can't be copied") from error
+    memo[id(value)] = new
+    return new
+
+
+def _undeepcopied(value: Any) -> bool:
+    """True for tensors that `copy.deepcopy` refuses: those of an autograd graph, and those within `vmap`."""
+    return isinstance(value, Tensor) and (not value.is_leaf or functorch.is_batchedtensor(value))
+
+
+def same_value(a: Any, b: Any, depth: int = 0) -> bool:
+    """True if a value and its earlier copy are known to be equal."""
+    if a is b:
+        return True
+    if type(a) is not type(b) or depth > _MAX_DEPTH:
+        return False
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
+    if isinstance(a, np.ndarray):
+        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
+    if isinstance(a, STREAMS):
+        return same_value(_position(a), _position(b), depth + 1)
+    if isinstance(a, Mapping):
+        return list(a) == list(b) and all(same_value(a[k], b[k], depth + 1) for k in a)
+    if isinstance(a, list | tuple | deque):
+        return len(a) == len(b) and all(same_value(x, y, depth + 1) for x, y in zip(a, b, strict=True))
+    if hasattr(type(a), "__next__") and type(a).__module__ in ("builtins", "itertools"):
+        with suppress(TypeError):  # not for generators
+            return same_value(a.__reduce__(), b.__reduce__(), depth + 1)
+    held = [getattr(v, "__dict__", None) for v in (a, b)]
+    if (held[0] or _is_plain(type(a))) and "__eq__" not in _methods(type(a)):
+        return same_value(held[0], held[1], depth + 1)
+    try:
+        return bool(a == b)
+    except Exception:  # an __eq__ that raises
+        return False
+
+
+def agree(a: Any, b: Any) -> bool:
+    """True if two members' values count as the same."""
+    try:
+        return same_value(a, b) or bool(a == b)
+    except Exception:  # values whose comparison fails count as different
+        return False
+
+
+def restore_value(value: Any, before: Any) -> Any:
+    """The previous value, in the same object if possible.
+
+    Args:
+        value: the changed value.
+        before: a copy of the previous value.
+    """
+    if isinstance(value, Tensor):
+        if value.shape == before.shape:
+            with torch.no_grad():
+                value.copy_(before)
+            return value
+    elif isinstance(value, torch.Generator):
+        value.set_state(before.get_state())
+        return value
+    elif isinstance(value, random.Random):
+        value.setstate(before.getstate())
+        return value
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(before.get_state(legacy=False))
+        return value
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = before.bit_generator.state
+        return value
+    elif isinstance(value, np.ndarray) and value.shape == before.shape and value.flags.writeable:
+        value[...] = before
+        return value
+    elif type(value) in (list, dict, set, deque):
+        value.clear()
+        value.update(before) if isinstance(value, dict | set) else value.extend(before)
+        return value
+    return before
+
+
+class _Empty:
+    """An object whose values are all in its `__dict__`."""
+
+
+def _is_plain(kind: type) -> bool:
+    """True if objects of a class hold nothing beside their `__dict__`."""
+    return kind.__basicsize__ == _Empty.__basicsize__ and kind.__dictoffset__ == _Empty.__dictoffset__
+
+
+def _methods(kind: type) -> set[str]:
+    """The names that a class and its bases define, except those of `object`."""
+    return {name for base in kind.__mro__[:-1] for name in vars(base)}
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    if a.device.type == "meta":
+        return True
+    return bool(torch.equal(a, b)) or bool(torch.allclose(a, b, 0, 0, equal_nan=True))
+
+
+_POSITIONS: dict[type, Callable[[Any], Any]] = {
+    torch.Generator: torch.Generator.get_state,
+    random.Random: random.Random.getstate,
+    np.random.RandomState: lambda stream: stream.get_state(legacy=False),
+    np.random.Generator: lambda stream: stream.bit_generator.state,
+}
+
+
+def _position(stream: Any) -> Any:
+    """The state of a random stream."""
+    kind = next(k for k in STREAMS if isinstance(stream, k))
+    return _POSITIONS[kind](stream)

@@ -1,0 +1,280 @@
+"""Creates a program from a trace: runs the passes, lays out memory, and chooses kernels.
+
+Calls that no result needs are removed; constants are computed once. Kernels that can write into given memory use slots,
+which values that are not needed at the same time share; gradients are written directly to their destinations. Views
+cost nothing, as they are created once. The remaining kernels allocate memory as usual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from hfta_nb.engine.kernels.native.binding import Binding
+from hfta_nb.engine.kernels.native.product import Compiled
+from hfta_nb.engine.kernels.native.recurrent import BOUND
+from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy.autotune import Choice
+from hfta_nb.engine.kernels.strategy.streams import runner_of
+from hfta_nb.engine.kernels.strategy.variants import PRODUCTS
+from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.members.threads import run_parallel
+from hfta_nb.engine.replay.draws import draws_unbound, with_stream
+from hfta_nb.engine.replay.dynamic_call import DynamicCall, Fetch, dynamic
+from hfta_nb.engine.replay.fuse_image_norms import chained
+from hfta_nb.engine.replay.fuse_relu import ReluFusion
+from hfta_nb.engine.replay.image_norm_kernels import Kernel as Chain
+from hfta_nb.engine.replay.liveness import constant, needed
+from hfta_nb.engine.replay.memory_layout import MemoryLayout
+from hfta_nb.engine.replay.native_calls import NativeCall, owned
+from hfta_nb.engine.replay.out_variants import KERNELS, Kernel, bare, nothing
+from hfta_nb.engine.replay.parallel_lanes import ParallelLanes, count_of, deliver, drawn, lanes_of
+from hfta_nb.engine.replay.program import Program
+from hfta_nb.engine.replay.select_kernels import KernelSelector, indifferent
+from hfta_nb.engine.replay.source import Source
+from hfta_nb.engine.replay.stacking import stacked
+from hfta_nb.engine.replay.trace import BufferView, Instruction, Trace
+
+
+def build_program(
+    trace: Trace,
+    outputs: Sequence[BufferView],
+    gradients: Sequence[tuple[BufferView, Tensor]],
+    generators: MemberGenerators,
+    measured: bool = True,
+) -> Program:
+    """The program of a recorded step.
+
+    Args:
+        trace: of the step.
+        outputs: the locations of its results.
+        gradients: sources and destinations.
+        generators: of the members.
+        measured: choose among kernels by time; otherwise call the recorded ones.
+    """
+    builder = _Builder(trace, outputs, gradients, measured)
+    if builder.lane_of is None:
+        return builder.build(generators)
+    # The setting of oneDNN's products belongs to the process: calls on several threads have to use the same one.
+    made = {s: builder.build(generators, s) for s in builder.settings()}
+    return made[min(made, key=lambda s: builder.seconds[s])]
+
+
+class _Builder:
+    """Runs the passes over a trace, and creates the calls of programs."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        outputs: Sequence[BufferView],
+        gradients: Sequence[tuple[BufferView, Tensor]],
+        measured: bool,
+    ) -> None:
+        trace = replace(trace, calls=stacked(trace.calls))
+        self.trace, self.outputs, self.gradients, self.measured = trace, outputs, gradients, measured
+        wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
+        calls = needed(trace, wanted)
+        self.fixed = set(trace.outside) | (constant(calls) & trace.lasting)
+        self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
+        before = {id(c) for c in trace.calls[: trace.cut]} if trace.cut is not None else set()
+        self.recorded, half = self.calls, sum(id(c) in before for c in self.calls)
+        lanes = lanes_of(trace, self.calls, self.fixed - set(trace.outside))
+        if trace.held and trace.held[0].device.type == "cpu" and any(map(draws_unbound, self.calls)):
+            lanes = None  # a thread of its own would wait for this one to end its context
+        self.chains: Sequence[Choice] = []
+        numbers: Sequence[int] = range(len(self.calls))
+        if measured and trace.held:
+            device = trace.held[0].device
+            self.calls, numbers, self.chains = chained(self.recorded, wanted, half, lanes, device)
+        self.half = sum(i < half for i in numbers)
+        self.lane_of = None if lanes is None else [lanes[i] for i in numbers]
+        self.last: dict[int, int] = dict.fromkeys(wanted, len(self.calls))
+        for i, call in enumerate(self.calls):
+            for storage in call.reads() | call.writes | set(call.makes):
+                self.last[storage] = max(self.last.get(storage, i), i)
+        self.seconds: dict[str, float] = {}
+
+    def settings(self) -> list[str]:
+        """The possible settings of oneDNN's products for a run on several threads, the current one first."""
+        on_cpu = all(t.device.type == "cpu" for t in self.trace.held[:1])
+        free = on_cpu and self.measured and precision.can_switch() and precision.get() != precision.ONEDNN
+        asks = all(indifferent(c) or c.function in PRODUCTS for c in self.calls)
+        return [precision.get(), *([precision.ONEDNN] if free and asks else [])]
+
+    def build(self, generators: MemberGenerators, steady: str | None = None) -> Program:
+        exact = not self.measured
+        self.layout = MemoryLayout(self.trace, self.calls, self.half, self.gradients, self.fixed, self.last, exact)
+        written = {s for c in self.calls for s in c.writes}
+        self.folding = ReluFusion(self.calls, self.half, self.trace.outside)
+        self.chooser = KernelSelector(self.measured, generators.device, self.fixed - written, steady)
+        made: list[Any] = [None] * len(self.trace.held)
+        bound = self.layout.destinations()
+        if self.lane_of is not None:
+            return self._side_by_side(generators, self.lane_of, made, bound)
+        steps: list[Callable[[], Any]] = []
+        member: int | None = None
+        calls = [with_stream(call, generators) for call in self.calls]
+        draws = any(call.member is not None for call in calls)
+        cut = 0
+        for i, call in enumerate(calls):
+            if i == self.half:
+                steps += [] if member is None else [partial(generators.leave, member)]
+                steps += self.chooser.restore_setting()
+                cut, member = len(steps), None
+            if call.member is not None and call.member != member:
+                steps += [] if member is None else [partial(generators.leave, member)]
+                steps.append(partial(generators.enter, call.member))
+                member = call.member
+            step = self._step(i, call, made)
+            if step is not None:
+                steps += [*self.chooser.steps_before(), step]
+            self.layout.release(i)
+        if member is not None:
+            steps.append(partial(generators.leave, member))
+        rest = [(room, self.layout.tensor(p)) for p, room in self.gradients if p not in bound]
+        cut = len(steps) if self.half == len(self.calls) else cut
+        return self._made(generators, steps, rest, made, draws, cut)
+
+    def _side_by_side(
+        self, generators: MemberGenerators, lane_of: Sequence[int], made: list[Any], bound: set[BufferView]
+    ) -> Program:
+        """Each thread runs its blocks of members; then the remaining calls join the results."""
+        rest = count_of(self.trace)
+        by_lane: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
+        free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one lane may be used in another
+        makers: dict[int, int] = {}
+        calls = [with_stream(call, generators) for call in self.calls]
+        for i, (call, lane) in enumerate(zip(calls, lane_of, strict=True)):
+            self.layout.free = free[lane]
+            self.chooser.on_lane(lane)
+            makers.update(dict.fromkeys(call.makes, lane))
+            step = self._step(i, call, made)
+            if step is not None:
+                step = step if call.member is None else partial(drawn, generators, call.member, step)
+                by_lane[lane] += [*self.chooser.steps_before(), step]
+            self.layout.release(i)
+        for place, room in self.gradients:
+            if place not in bound:
+                by_lane[makers.get(place.storage, rest)].append(partial(deliver, room, self.layout.tensor(place), made))
+        draws = any(call.member is not None for call in calls)
+        found = self._made(generators, by_lane.pop(), [], made, draws, 0)
+        # Lanes are streams on a GPU, and threads on a CPU.
+        runner = run_parallel if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
+        found.lanes = ParallelLanes(by_lane, self.chooser.opening(), runner)
+        self.seconds[str(self.chooser.steady)] = self.chooser.seconds
+        return found
+
+    def _made(
+        self,
+        generators: MemberGenerators,
+        steps: list[Callable[[], Any]],
+        rest: list[tuple[Tensor, Tensor | Fetch]],
+        made: list[Any],
+        draws: bool,
+        cut: int,
+    ) -> Program:
+        results = self._results()
+        drawing = generators if draws else None
+        left = [s for s, last in self.last.items() if last == len(self.calls)]
+        setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
+        there = {s: self.trace.held[s] for s in self.fixed}
+        source = Source(self.recorded, there, self.outputs, self.gradients, generators)
+        made_of = steps, results, rest, made, drawing, self.layout.slots, left, setting, choices, cut, source
+        return Program(*made_of, draws=any(call.member is not None for call in self.calls))
+
+    def _results(self) -> list[Tensor | Fetch]:
+        """The results; those that a run allocates, and that nothing else uses, need no copy."""
+        of_first_half = {s for c in self.calls[: self.half] for s in c.makes}
+        used = {s for c in self.calls[self.half :] for s in c.reads() | c.writes} & of_first_half
+        times = Counter([p.storage for p in self.outputs] + [p.storage for p, _ in self.gradients])
+        found: list[Tensor | Fetch] = []
+        for place in self.outputs:
+            result = self.layout.tensor(place)
+            whole = math.prod(place.size) * place.dtype.itemsize == self.trace.sizes[place.storage]
+            if isinstance(result, Fetch) and whole and times[place.storage] == 1 and place.storage not in used:
+                result = replace(result, last=True)
+            found.append(result)
+        return found
+
+    # Creating calls.
+
+    def _step(self, i: int, call: Instruction, made: list[Any]) -> Callable[[], Any] | None:
+        kernel = KERNELS.get(call.function)
+        args, kwargs = self._resolved(call.args), self._resolved(call.kwargs)
+        if isinstance(call.function, Chain):
+            return self._chain(i, call, call.function, args, made)
+        own = owned(call, args, kwargs)
+        if own is not None and self.chooser.takes(call, own, args, kwargs):
+            return self._owned(i, call, own, args, kwargs)
+        if kernel is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
+            return self._open(i, call, args, kwargs, made)
+        return self._into(i, call, kernel, args, kwargs, made)
+
+    def _owned(self, i: int, call: Instruction, own: NativeCall, args: Any, kwargs: Any) -> Callable[[], Any]:
+        for storage in call.makes:
+            self.layout.assign(i, call, storage, pointwise=False)
+        rooms = {n: self.layout.tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
+        return own.bind(args, {**kwargs, **rooms})
+
+    def _chain(self, i: int, call: Instruction, kernel: Chain, args: Any, made: list[Any]) -> Callable[[], Any]:
+        for storage in call.makes:
+            self.layout.assign(i, call, storage, pointwise=False)
+        rooms = {n: self.layout.tensor(p) for n, p in zip(kernel.rooms, call.results, strict=True) if p is not None}
+        function = kernel.bind()
+        if dynamic(args):
+            return DynamicCall(function, args, rooms, made, (), self._gone(i, call))
+        return partial(function, *args, **rooms)
+
+    def _into(
+        self, i: int, call: Instruction, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
+    ) -> Callable[[], Any] | None:
+        for storage in call.makes:
+            if storage not in self.layout.bound:
+                self.layout.assign(i, call, storage, kernel.pointwise)
+        rooms = {}
+        for name, place in zip(kernel.rooms, call.results, strict=True):
+            assert place is not None  # all exist by now
+            rooms[name] = self.layout.tensor(place)
+        known = {a.name for a in getattr(kernel.function, "_schema", call.function._schema).arguments}
+        named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
+        if kernel.function is nothing:
+            return None
+        if kernel.pointwise and len(rooms) == 1 and self.folding.takes(i, args, next(iter(rooms.values()))):
+            return None
+        worth = self.folding.worth(i)
+        function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms}, worth)
+        if isinstance(function, Compiled) and (bound := function.bound(args, rooms["out"])) is not None:
+            self.folding.add(i, bound)
+            return bound
+        if dynamic((args, kwargs)):
+            return DynamicCall(function, args, {**named, **rooms}, made, (), self._gone(i, call))
+        if isinstance(function, Binding):
+            return function.bound(args, rooms)
+        return partial(function, *args, **named, **rooms)
+
+    def _open(self, i: int, call: Instruction, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
+        function, args = self.chooser.best(call, bare(call.function), args, kwargs)
+        keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
+        gone = self._gone(i, call)
+        if not keep and not dynamic((args, kwargs)):
+            bind = BOUND.get(call.function._schema.name)
+            return partial(function, *args, **kwargs) if bind is None else bind(*args, **kwargs)
+        return DynamicCall(function, args, kwargs, made, keep, gone)
+
+    def _gone(self, i: int, call: Instruction) -> tuple[int, ...]:
+        return tuple(s for s in call.reads() | set(call.makes) if self.last[s] == i and s not in self.fixed)
+
+    def _resolved(self, tree: Any) -> Any:
+        if isinstance(tree, BufferView):
+            return self.layout.tensor(tree)
+        if isinstance(tree, list | tuple):
+            return type(tree)(self._resolved(v) for v in tree)
+        if isinstance(tree, dict):
+            return {k: self._resolved(v) for k, v in tree.items()}
+        return tree

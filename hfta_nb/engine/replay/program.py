@@ -1,0 +1,116 @@
+"""A program: the kernel calls of a recorded step, ready to run on memory that is laid out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy.autotune import Choice
+from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.replay.dynamic_call import Fetch, copied
+from hfta_nb.engine.replay.parallel_lanes import ParallelLanes
+from hfta_nb.engine.replay.program_graphs import Part, PartGraph
+from hfta_nb.engine.replay.source import Decision, Source
+
+
+@dataclass
+class Program:
+    """A program that is ready to run.
+
+    Attributes:
+        steps: called one after another.
+        results: tensors, or functions that return them; in the order of `outputs`.
+        gradients: source and destination of each gradient that is not written to its destination directly.
+        made: by storage, tensors created in the run.
+        generators: of the members; None if no step enters them.
+        setting: of oneDNN's products, to be restored after a run that changes it; None if none does.
+        choices: of kernels with several variants.
+        cut: how many of the steps belong to the first of two halves.
+        source: the calls and tensors that it was created from.
+        decision: whether it is compiled.
+        lanes: run before `steps`, on several threads; may be None.
+        graphs: runs instead of the steps, if it is not empty.
+        draws: whether it draws random numbers of the members.
+    """
+
+    steps: list[Callable[[], Any]]
+    results: list[Tensor | Fetch]
+    gradients: list[tuple[Tensor, Tensor | Fetch]]
+    made: list[Any]
+    generators: MemberGenerators | None
+    slots: list[Tensor]
+    left: list[int]
+    setting: str | None = None
+    choices: Sequence[Choice] = ()
+    cut: int = 0
+    source: Source | None = None
+    decision: Decision = field(default_factory=Decision)
+    lanes: ParallelLanes | None = None
+    graphs: Sequence[PartGraph] = ()
+    draws: bool = False
+
+    def run(self) -> list[Tensor]:
+        """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
+        if self.decision.compiled is not None:
+            return self.decision.compiled()
+        return self.graphs[0].run() if self.graphs else self._kernel_by_kernel()
+
+    def parts(self) -> Sequence[tuple[Part, bool]]:
+        """See `Graphed`."""
+        return ((self._kernel_by_kernel, self.draws),)
+
+    def _kernel_by_kernel(self) -> list[Tensor]:
+        results = self.execute(self.steps, self.results, self.gradients, self.generators, self.lanes)
+        for storage in self.left:
+            self.made[storage] = None
+        return results
+
+    def execute(
+        self,
+        steps: Sequence[Callable[[], Any]],
+        results: Sequence[Tensor | Fetch],
+        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
+        generators: MemberGenerators | None,
+        lanes: ParallelLanes | None = None,
+    ) -> list[Tensor]:
+        """Run some of the steps, below autograd and autocast; returns `results` in memory of their own."""
+        if self.setting is None:
+            return self._executed(steps, results, gradients, generators, lanes)
+        with precision.switching():
+            return self._executed(steps, results, gradients, generators, lanes)
+
+    def _executed(
+        self,
+        steps: Sequence[Callable[[], Any]],
+        results: Sequence[Tensor | Fetch],
+        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
+        generators: MemberGenerators | None,
+        lanes: ParallelLanes | None,
+    ) -> list[Tensor]:
+        made, on = self.made, torch.is_grad_enabled()
+        torch._C._set_grad_enabled(True)  # some kernels read this; all kernels run below autograd here
+        try:
+            # The trace contains the casts of an active autocast.
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+                if generators is None:  # without a context, which would cost as much as a small kernel
+                    if lanes is not None:
+                        lanes.run()
+                    for step in steps:
+                        step()
+                else:
+                    with generators.borrowed():
+                        if lanes is not None:
+                            lanes.run()
+                        for step in steps:
+                            step()
+                copied(gradients, made)
+                return [r.result(made) if isinstance(r, Fetch) else r.clone() for r in results]
+        finally:
+            torch._C._set_grad_enabled(on)
+            if self.setting is not None:
+                precision.switch(self.setting)()

@@ -1,0 +1,65 @@
+"""The calls and tensors that a program was created from, for back ends, and their decisions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hfta_nb.engine.kernels.strategy.times import Times
+from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.replay.trace import BufferView, Instruction
+
+
+@dataclass(frozen=True)
+class Source:
+    """The calls and tensors that a program was created from.
+
+    Attributes:
+        calls: in order.
+        there: tensors of storages that existed before, or are constant.
+        outputs: the locations of results.
+        gradients: sources and destinations.
+        generators: of the members.
+    """
+
+    calls: Sequence[Instruction]
+    there: Mapping[int, Tensor]
+    outputs: Sequence[BufferView]
+    gradients: Sequence[tuple[BufferView, Tensor]]
+    generators: MemberGenerators
+
+    @property
+    def device(self) -> torch.device:
+        """Of all tensors."""
+        return self.generators.device
+
+    @property
+    def draws(self) -> bool:
+        """True if random numbers are drawn."""
+        return any(call.draws for call in self.calls)
+
+    def digest(self) -> str:
+        """A hash that is equal for steps with the same calls."""
+        told = [(str(c.function), c.args, c.kwargs, c.results) for c in self.calls]
+        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+@dataclass
+class Decision:
+    """The decision of a back end about a program.
+
+    Attributes:
+        made: whether a decision was made.
+        note: the decision in words; empty if nothing was requested.
+        compiled: runs instead of the program.
+        measured: seconds of a step replayed and compiled, and of compiling, if measured now.
+    """
+
+    made: bool = False
+    note: str = ""
+    compiled: Callable[[], list[Tensor]] | None = None
+    measured: Times | None = None

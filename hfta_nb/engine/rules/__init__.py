@@ -1,0 +1,86 @@
+"""Operator rules, which replace `vmap`'s own rules for functions that a model calls.
+
+`RULES` maps a function to a rule ``rule(context, function, args, kwargs)``. A `TorchFunctionMode` around the vmapped
+call looks up every function there. Input and output of a rule are tensors as one member sees them; in between, the rule
+leaves `vmap` and computes on tensors with a leading member axis. A new rule is one file here and one row in the table.
+Open `base.py` first, then `linear.py`, the shortest rule.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from hfta_nb.engine.rules import (
+    attention,
+    convolution,
+    embedding,
+    factories,
+    kernels,
+    likelihood,
+    linear,
+    norm,
+    pooling,
+    random,
+    recurrent,
+    values,
+)
+from hfta_nb.engine.rules.base import Context, Disagreement, Rule, RuleMode, SharedWrite
+from hfta_nb.engine.rules.members import by_members
+
+RULES: dict[object, Rule] = {
+    **linear.RULES,
+    **norm.RULES,
+    **pooling.RULES,
+    **attention.RULES,
+    **convolution.RULES,
+    **embedding.RULES,
+    **kernels.RULES,
+    **recurrent.RULES,
+    **likelihood.RULES,
+    **factories.RULES,
+    **random.RULES,
+    **values.RULES,
+}
+"""All rules, by function."""
+
+_FAST = {function: rule for function, rule in RULES.items() if function not in random.RULES}
+
+
+def rule_mode(context: Context) -> RuleMode:
+    """The mode to enter around a vmapped call."""
+    return RuleMode(context, _FAST if context.fast_rng else RULES, by_members)
+
+
+class AloneMode(TorchFunctionMode):
+    """The mode in which a member that runs as its plain module uses kernels of this package.
+
+    Args:
+        plain: torch's kernels only.
+    """
+
+    def __init__(self, plain: bool = False) -> None:
+        super().__init__()
+        self.plain = plain
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = None if self.plain else recurrent.alone(func, args, kwargs or {})
+        if found is not None:
+            return found
+        given = recurrent.weights_apart(args) if func in recurrent.LAYERS else args
+        return func(*given, **(kwargs or {}))
+
+
+__all__ = [
+    "RULES",
+    "AloneMode",
+    "Context",
+    "Disagreement",
+    "Rule",
+    "RuleMode",
+    "SharedWrite",
+    "by_members",
+    "rule_mode",
+]

@@ -1,0 +1,1 @@
+"""What is trained: families and recipes, losses, metrics, targets, phases."""

@@ -1,0 +1,356 @@
+"""Metrics by task. A metric sees ONE member's output and the target, on the device; it runs inside `vmap` if it can."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from hfta_nb.errors import FamilyError
+from hfta_nb.errors.border import FLAG, FUNCTION, check
+from hfta_nb.models import frechet
+from hfta_nb.models.accumulators import Factory, collected, is_of_function, of_torchmetrics
+from hfta_nb.models.directions import direction_of, more_is_better
+from hfta_nb.models.losses import IGNORED, classes_last, prediction
+from hfta_nb.models.targets import as_numbers, shaped_as
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, and which way is better.
+
+    In validation, a function is called once per member, with the outputs and targets of the whole validation set, as a
+    loop of one's own does with F1, AUC or R2. In training it is called for each batch, and the value of an epoch is the
+    mean over samples.
+
+    Attributes:
+        function: from one member's output ``[N, ...]`` and target ``[N, ...]`` to one number, of Python, NumPy or a
+            tensor; with `finish`, to a tensor of sums that add up over batches. An object of torchmetrics does as well.
+        maximize: whether more is better: True or "max" for a score, False or "min" for an error; None where it is not
+            known: then the metric can't be monitored or be an objective.
+        finish: from the sums over all samples to a scalar, where the metric of many batches is not the mean of theirs.
+        accumulator: makes what is kept for each member from batch to batch, outside `vmap`, where sums do not do; then
+            `function` gives what it takes, the prediction.
+        additive: the metric of many batches is the mean of theirs over samples, so that validation, too, calls it for
+            each batch, and keeps no outputs.
+
+    Raises:
+        FamilyError: `maximize` is none of these.
+
+    Example:
+        >>> Metric(lambda output, y: (output - y).abs().max().item(), maximize="min").maximize
+        False
+    """
+
+    function: Callable[[Any, Any], Any]
+    maximize: bool | str | None = None
+    finish: Callable[[Tensor], Tensor] | None = None
+    accumulator: Factory | None = None
+    additive: bool = False
+
+    def __post_init__(self) -> None:
+        check(FamilyError, "Metric", vars(self), function=FUNCTION, finish=FUNCTION.or_none,
+              accumulator=FUNCTION.or_none, additive=FLAG)  # fmt: skip
+        object.__setattr__(self, "maximize", self.maximizes)
+
+    @property
+    def maximizes(self) -> bool | None:
+        """`maximize` as a truth value; None where it is not known."""
+        return direction_of(self.maximize)
+
+    @property
+    def whole(self) -> bool:
+        """Whether validation calls the function once, with the whole validation set."""
+        bare = self.accumulator is None or is_of_function(self.accumulator)
+        return bare and self.finish is None and not self.additive
+
+    def __call__(self, output: Any, target: Any) -> Any:
+        """The metric of this batch only: one number."""
+        value = self.function(output, target)
+        if self.accumulator is not None:
+            kept = self.accumulator(value.device)
+            kept.update(value, target)
+            return kept.compute()
+        return value if self.finish is None else self.finish(value)
+
+
+# Means over the batch.
+
+
+def _accuracy(output: Float[Tensor, " N *classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, ""]:
+    """Of logits ``[N, *rest, classes]``, or of one logit of two classes, ``[N, *rest]`` or ``[N, *rest, 1]``."""
+    one = output.ndim == target.ndim or output.shape[-1] == 1
+    found = output.reshape(target.shape) > 0 if one else output.argmax(-1)
+    return (found == target).to(output.dtype).mean()
+
+
+def _top5(output: Float[Tensor, "N classes"], target: Int[Tensor, " N"]) -> Float[Tensor, ""]:
+    best = output.topk(min(5, output.shape[-1]), -1).indices
+    return (best == target.unsqueeze(-1)).any(-1).to(output.dtype).mean()
+
+
+def _mae(output: Float[Tensor, " N *rest"], target: Float[Tensor, " N *rest"]) -> Float[Tensor, ""]:
+    return (output - target).abs().mean()
+
+
+# Sums that add up over batches, and what becomes of them.
+
+
+def _hits(
+    output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"], ignored: int = IGNORED
+) -> Float[Tensor, " 2"]:
+    """Tokens predicted rightly, and tokens."""
+    counted = target != ignored
+    hits = (output.argmax(-1) == target) & counted
+    return torch.stack([hits.sum(), counted.sum()]).to(output.dtype)
+
+
+def _surprise(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, " 2"]:
+    """The sum of cross entropies, and their number."""
+    logits, flat = output.reshape(-1, output.shape[-1]), target.reshape(-1)
+    total = F.cross_entropy(logits, flat, ignore_index=IGNORED, reduction="sum")
+    return torch.stack([total, (flat != IGNORED).sum().to(total.dtype)])
+
+
+def _overlaps(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, "2 classes"]:
+    """Per class, the pixels (or points) in both prediction and target, and those in either."""
+    size = output.shape[-1]
+    # Compared with each class, not one-hot: vmap has no rule for that.
+    numbers = torch.arange(size, device=target.device)
+    true = target.reshape(-1, 1) == numbers
+    found = (output.argmax(-1).reshape(-1, 1) == numbers) & (target.reshape(-1, 1) != IGNORED)
+    return torch.stack([(found & true).sum(0), (found | true).sum(0)]).to(output.dtype)
+
+
+def _ratio(sums: Float[Tensor, " 2"]) -> Float[Tensor, ""]:
+    return sums[0] / sums[1].clamp(min=1)
+
+
+def _perplexity(sums: Float[Tensor, " 2"]) -> Float[Tensor, ""]:
+    return torch.exp(_ratio(sums))
+
+
+def _mean_iou(sums: Float[Tensor, "2 classes"]) -> Float[Tensor, ""]:
+    both, either = sums.unbind()
+    return (both / either.clamp(min=1)).sum() / either.gt(0).sum().clamp(min=1)
+
+
+BINS = 4096
+
+
+def _ranks(output: Float[Tensor, " N"], target: Int[Tensor, " N"]) -> Float[Tensor, "2 bins"]:
+    """How many negatives and positives have a logit in each bin; the bins are even in x / (1 + |x|)."""
+    place = ((F.softsign(output.double()) + 1) / 2 * BINS).long().clamp(0, BINS - 1)
+    both = place + target * BINS
+    counts = torch.zeros(2 * BINS, dtype=output.dtype, device=output.device)
+    return counts.scatter_add(0, both, torch.ones_like(output)).view(2, BINS)
+
+
+def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
+    negatives, positives = sums.double().unbind()
+    below = negatives.cumsum(0) - negatives / 2  # in the same bin is half a win
+    pairs = negatives.sum() * positives.sum()
+    return ((positives * below).sum() / pairs).to(sums.dtype)
+
+
+def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts."""
+
+    def see(output: Any, target: Tensor) -> Tensor:
+        found = prediction(output)
+        classes = target.argmax(-1) if target.is_floating_point() else shaped_as(target, found)
+        return function(classes_last(found, classes), classes)
+
+    return see
+
+
+def _of_logits(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction and its targets, both ``[N]`` or ``[N, 1]``."""
+    return lambda output, target: function(prediction(output).reshape(-1), target.reshape(-1).long())
+
+
+def _of_numbers(function: Callable[[Tensor, Tensor], Tensor], asked: bool = True) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction, and of targets that are numbers, in the prediction's shape; NaN of other shapes where
+    nobody has `asked` for the metric."""
+
+    def see(output: Any, target: Tensor) -> Tensor:
+        found = prediction(output)
+        numbers = shaped_as(as_numbers(target, found), found)
+        if not _fits(numbers.shape, found.shape):
+            if not asked:
+                return found.new_full((), torch.nan)
+            raise FamilyError(
+                "outputs and targets are of unlike shape",
+                where="metric mae",
+                got=[list(found.shape), list(target.shape)],
+                remedy="name the study's metrics, functions of your own among them: Study(..., metrics={...}), or {}",
+            )
+        return function(found, numbers)
+
+    return see
+
+
+def _fits(shape: torch.Size, whole: torch.Size) -> bool:
+    """True if a tensor of this shape broadcasts to the whole."""
+    return len(shape) <= len(whole) and all(n in (1, m) for n, m in zip(shape[::-1], whole[::-1], strict=False))
+
+
+accuracy = Metric(_seen(_accuracy), maximize=True, additive=True)
+"""Fraction of samples (points, pixels, tokens) whose largest output is the target class. A model with one output
+predicts class 1 where that is above 0."""
+
+top5 = Metric(_seen(_top5), maximize=True, additive=True)
+"""Fraction of samples whose target class is among the five largest outputs."""
+
+mae = Metric(_of_numbers(_mae), maximize=False, additive=True)
+"""Mean absolute error; output and target ``[N, ...]``."""
+
+usual_mae = Metric(_of_numbers(_mae, asked=False), maximize=False, additive=True)
+"""The same of any loss; NaN where its outputs, quantiles say, have another shape than the targets."""
+
+token_accuracy = Metric(_seen(_hits), maximize=True, finish=_ratio)
+"""Fraction of tokens predicted rightly; targets that are `losses.IGNORED` do not count."""
+
+perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
+"""e to the mean cross entropy over all tokens; targets that are `losses.IGNORED` do not count."""
+
+mean_iou = Metric(_seen(_overlaps), maximize=True, finish=_mean_iou)
+"""Mean over the classes that occur of intersection over union, each counted over all samples."""
+
+auroc = Metric(_of_logits(_ranks), maximize=True, finish=_auroc)
+"""Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
+without positives or negatives."""
+
+frechet_distance = Metric(frechet.generated_and_real, maximize=False, finish=frechet.between)
+"""Fréchet distance between generated and real images, of an output ``(generated, real)``; images in [-1, 1]. The
+features are those of a fixed random network (`hfta_nb.models.frechet`): values do not compare with published FIDs."""
+
+BUILT_IN = {
+    **{"accuracy": accuracy, "top5": top5, "mae": mae, "token_accuracy": token_accuracy, "perplexity": perplexity},
+    **{"mean_iou": mean_iou, "auroc": auroc},
+}
+"""Metrics that can be given by their names."""
+
+BY_TASK: dict[str, dict[str, Metric]] = {
+    "classification": {"accuracy": accuracy},
+    "regression": {"mae": usual_mae},
+    "segmentation": {"mean_iou": mean_iou, "accuracy": accuracy},
+    "language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
+    "masked_language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
+    "click": {"auroc": auroc},
+    "generation": {"distance": frechet_distance},
+}
+
+
+MANY_CLASSES = 10
+"""With more classes than this, `top5` is added."""
+
+
+def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
+    """The usual metrics of a task on data with these facts."""
+    many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
+    found = BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
+    if "ignored" in facts and found.get("accuracy") is accuracy:
+        hits = _seen(partial(_hits, ignored=facts["ignored"]))  # which leaves out targets that do not count
+        found = {**found, "accuracy": replace(token_accuracy, function=hits)}
+    return found
+
+
+def _predicted(output: Any, target: Any) -> Tensor:
+    return prediction(output)
+
+
+ACCEPTED = f"a function of (output, target), Metric, one of torchmetrics, or one of {', '.join(BUILT_IN)}"
+
+
+def built_in(name: str) -> Metric:
+    """The built-in metric of a name.
+
+    Raises:
+        FamilyError: there is none.
+    """
+    if name not in BUILT_IN:
+        near = difflib.get_close_matches(name, BUILT_IN, 1)
+        remedy = f"did you mean {near[0]}?" if near else ""
+        raise FamilyError("not a metric", where="metrics", got=name, accepted=ACCEPTED, remedy=remedy)
+    return BUILT_IN[name]
+
+
+def _in_full(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics with those that are given by name, and those of a collection each by its own."""
+    found: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        several = collected(metric)
+        if several is None:
+            found[name] = built_in(metric) if isinstance(metric, str) else metric
+        else:
+            found |= {f"{name}_{own}": value for own, value in several.items()}
+    return found
+
+
+def _check_arguments(name: str, function: Callable[..., Any]) -> None:
+    """See that a metric can be called with an output and a target.
+
+    Raises:
+        FamilyError: it takes fewer, or asks for more.
+    """
+    called = function.forward if isinstance(function, nn.Module) else function
+    try:
+        signature = inspect.signature(called)
+    except (ValueError, TypeError):
+        return  # functions written in C do not tell what they take
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        single = len(signature.parameters) == 1
+        remedy = f"lambda output, y: {name}(output)" if single else "give all others a default, or by functools.partial"
+        raise FamilyError(
+            f"does not take an output and a target ({error})",
+            where=f"metric {name}",
+            got=f"{name}({', '.join(signature.parameters)})",
+            accepted="a function of one member's output and the target",
+            remedy=remedy,
+        ) from error
+
+
+def checked(metrics: Mapping[str, Any]) -> dict[str, Metric]:
+    """Check named metrics, and look up which way is better where nobody says it; see `directions`.
+
+    A text is the name of a built-in metric; a collection of torchmetrics stands for its metrics. Metrics of
+    torchmetrics say themselves which way is better. An object of torchmetrics is updated with a member's prediction
+    (logits, as the model gives them) and the target, batch by batch, and computed over the whole epoch. Functions see
+    the whole validation set at once; see `Metric`.
+
+    Raises:
+        FamilyError: one of them can't be called with an output and a target, is not known, or has the name of the loss.
+    """
+    found = {}
+    for name, metric in _in_full(metrics).items():
+        if not isinstance(name, str) or not name.isidentifier() or name == "loss":
+            raise FamilyError("not a name for a metric", got=name, accepted="an identifier other than loss")
+        if not callable(metric):
+            raise FamilyError(
+                "not a metric",
+                where=name,
+                got=metric,
+                accepted=ACCEPTED,
+            )
+        given = metric if isinstance(metric, Metric) else Metric(metric)
+        bare = given.finish is None and given.accumulator is None and not given.additive
+        kept = of_torchmetrics(name, given.function) if bare else None
+        if kept is not None:
+            given = replace(given, function=_predicted, accumulator=kept)
+        else:
+            _check_arguments(name, given.function)
+        if given.maximize is None:
+            given = replace(given, maximize=more_is_better(name, metric if kept else given.function))
+        found[name] = given
+    return found

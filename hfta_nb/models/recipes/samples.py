@@ -1,0 +1,68 @@
+"""Checks that samples are of the form that a model and a loss take."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import Tensor, nn
+
+from hfta_nb.data import AnyData, Data, Positional, check_finite, known
+from hfta_nb.errors import DataError, FamilyError
+from hfta_nb.models import losses
+from hfta_nb.models.recipes.recipe import Family
+
+
+def check_samples(recipe: Family, data: AnyData) -> None:
+    """Check that the loss takes targets of this form, and that neither it nor the model meets numbers that are missing.
+
+    A loss and a model of the user's may take anything.
+
+    Raises:
+        FamilyError: targets of several kinds need a loss of the user's.
+        DataError: a number is missing.
+    """
+    own_loss = bool(recipe.phases) or not (recipe.loss is None or isinstance(recipe.loss, losses.NamedLoss))
+    if not own_loss and not isinstance(data.examples[1], Tensor):
+        y = data.examples[1]
+        raise FamilyError(
+            "its loss takes one tensor of targets",
+            where=recipe.name,
+            got=list(y) if isinstance(y, dict) else f"a tuple of {len(y)}",
+            remedy="give a loss of your own, which gets the targets as they are: Study(..., loss=...)",
+        )
+    if not isinstance(data, Data) or known(data.name):
+        return
+    own_model = not str(getattr(recipe.function, "__module__", "")).startswith("hfta_nb.")
+    parts = {"x": (data.x, own_model), "y": (data.y, own_loss)}
+    parts |= {"x_validation": (data.x_validation, own_model), "y_validation": (data.y_validation, own_loss)}
+    for where, (samples, own) in parts.items():
+        if not own:
+            what = "a model" if where.startswith("x") else "a loss"
+            check_finite(samples, where, f"clean the data first, or give {what} of your own that leaves them out")
+
+
+def check_taken(module: nn.Module, data: AnyData) -> None:
+    """Check that ``(x1, x2, y)`` are two inputs and a target, and not an input, a target and its weights.
+
+    Raises:
+        DataError: the module takes one input, or may.
+    """
+    x, _ = data.examples
+    if not isinstance(x, Positional):
+        return
+    try:
+        taken = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        return
+    places = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    wanted = [p for p in places if p.default is p.empty]
+    if len(wanted) == len(x) or any(p.kind is p.VAR_POSITIONAL for p in taken):
+        return
+    count = len(x) + 1
+    raise DataError(
+        f"has samples of {count} parts, which are {count - 1} inputs and a target, and the model needs {len(wanted)}",
+        where=data.name,
+        got=f"forward({', '.join(str(p) for p in taken)})",
+        accepted="(x, y); ((x1, x2), y) for several inputs; (x, (y, weight)) or (x, (y, index)) for a loss of both",
+        remedy="put what belongs together into a tuple: in the dataset, its collate_fn, or the tensors that are given",
+    )

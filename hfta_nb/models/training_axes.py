@@ -1,0 +1,319 @@
+"""The axes that every family has: those of the optimizer, the lr scheduler, the batches and the seeds."""
+
+from __future__ import annotations
+
+from hfta_nb.search.grid import AxisSpec
+
+_ADAMS = ("adam", "adamw", "nadam", "radam", "adamax")
+
+_PLAIN = ("rprop", "sparse_adam", "lbfgs")
+"""Optimizers without weight decay."""
+
+OPTIMIZERS = ("sgd", *_ADAMS, "rmsprop", "adagrad", "adadelta", "adafactor", "asgd", "muon", *_PLAIN)
+"""Muon takes matrices, and AdamW the other parameters.
+
+Other settings have torch's defaults: rmsprop's alpha, adadelta's rho and eps, nadam's momentum decay, ...
+"""
+
+LR_SCHEDULERS = (
+    *("none", "step", "cosine", "exponential", "linear", "cosine_restarts"),
+    *("polynomial", "onecycle", "sequential", "multistep", "constant", "cyclic", "plateau"),
+)
+
+_CLASSES = {
+    **{"step": "StepLR", "cosine": "CosineAnnealingLR", "exponential": "ExponentialLR", "linear": "LinearLR"},
+    **{"cosine_restarts": "CosineAnnealingWarmRestarts", "polynomial": "PolynomialLR", "onecycle": "OneCycleLR"},
+    **{"sequential": "SequentialLR", "multistep": "MultiStepLR", "constant": "ConstantLR", "cyclic": "CyclicLR"},
+    "plateau": "ReduceLROnPlateau",
+}
+"""Names of torch's classes that are accepted as aliases."""
+
+_SAME = {
+    "optimizer": {name.replace("_", ""): name for name in OPTIMIZERS},
+    "lr_scheduler": {name.lower(): value for value, name in _CLASSES.items()},
+}
+
+_AXES = [
+    AxisSpec("lr", "float", 1e-3, low=0.0, help="Learning rate."),
+    AxisSpec("optimizer", "str", "adam", OPTIMIZERS, help="The optimizer.", aliases=_SAME["optimizer"]),
+    AxisSpec("weight_decay", "float", 0.0, low=0.0, help="L2 penalty; for adamw, decoupled decay."),
+    AxisSpec("momentum", "float", 0.0, low=0.0, help="Momentum of sgd and rmsprop."),
+    AxisSpec("nesterov", "bool", False, help="Nesterov momentum, for sgd."),
+    AxisSpec("beta1", "float", 0.9, low=0.0, high=1.0, help="First beta of adam and its variants."),
+    AxisSpec("beta2", "float", 0.999, low=0.0, high=1.0, help="Second beta of adam and its variants."),
+    AxisSpec("eps", "float", 1e-8, low=0.0, help="Epsilon of adam and its variants, and of rmsprop."),
+    AxisSpec(
+        "decay_on",
+        "str",
+        "all",
+        ("all", "weights"),
+        help="What weight decay applies to: all parameters, or weights only (no norms, no biases).",
+    ),
+    AxisSpec(
+        "max_norm",
+        "float",
+        None,
+        low=0.0,
+        help="Largest norm of a member's gradient; longer ones are clipped.",
+    ),
+    AxisSpec(
+        "lr_scheduler",
+        "str",
+        "none",
+        LR_SCHEDULERS,
+        help="How lr changes: each epoch; with warmup_steps, and for onecycle and cyclic, each optimizer step; for "
+        "plateau, when the monitored metric has stopped improving.",
+        aliases=_SAME["lr_scheduler"],
+    ),
+    AxisSpec(
+        "warmup_steps",
+        "int",
+        None,
+        low=0,
+        help="Optimizer steps in which lr rises from near 0, before the schedule; it then goes on with every step.",
+    ),
+    AxisSpec(
+        "step_size",
+        "int",
+        10,
+        low=1,
+        help="Epochs between two drops of lr, for step; of the warm-up before a cosine, for sequential; of "
+        "the changed lr, for constant; in which lr rises, and then falls, for cyclic.",
+    ),
+    AxisSpec(
+        "gamma",
+        "float",
+        0.1,
+        low=0.0,
+        help="Factor of each drop of lr, for step, multistep and plateau; of each epoch, for exponential; in the first "
+        "step_size epochs, for constant.",
+    ),
+    AxisSpec(
+        "milestones",
+        "integers",
+        None,
+        low=1,
+        help="Epochs after which lr drops, for multistep, as [30, 60] or 30/60; half and three quarters of the run by "
+        "default.",
+    ),
+    AxisSpec(
+        "plateau_patience",
+        "int",
+        10,
+        low=0,
+        help="Validations without an improvement of the monitored metric after which lr drops, for plateau.",
+    ),
+    AxisSpec(
+        "t_max",
+        "int",
+        None,
+        low=1,
+        help="Epochs of the cosine, of one before it restarts, or of the way to 0; all by default.",
+    ),
+    AxisSpec("eta_min", "float", 0.0, low=0.0, help="Lowest lr: of a cosine, cyclic and plateau."),
+    AxisSpec("min_lr", "float", None, low=0.0, help="Lowest lr; eta_min by default."),
+    AxisSpec(
+        "pct_start",
+        "float",
+        0.3,
+        low=0.0,
+        high=1.0,
+        help="Part of the run in which lr rises, for onecycle.",
+    ),
+    AxisSpec("power", "float", 1.0, low=0.0, help="Of the way to 0, for polynomial."),
+    AxisSpec("batch_size", "int", 64, low=1, help="Samples in a mini-batch."),
+    AxisSpec(
+        "accumulate_grad_batches",
+        "int",
+        1,
+        low=1,
+        help="Mini-batches whose gradients make one optimizer step, by their mean; the last ones of an epoch step too, "
+        "each with the same weight. Steps that a study counts are mini-batches.",
+    ),
+    AxisSpec(
+        "ema_decay",
+        "float",
+        None,
+        low=0.0,
+        high=1.0,
+        help="Decay of an exponential moving average of the weights, updated after each optimizer step. The averages "
+        "are what is validated, kept and taken home.",
+    ),
+    AxisSpec("seed", "int", 0, low=0, help="Seed of the initialisation and of the member's random numbers."),
+    AxisSpec("data_seed", "int", None, low=0, help="Seed of the order of the data; the study's by default."),
+]
+
+TRAINING_AXES: dict[str, AxisSpec] = {a.name: a for a in _AXES}
+"""Axes that every family has: those of the optimizer, the lr scheduler, the batches and the seeds."""
+
+USED_BY: dict[str, tuple[str, frozenset[str]]] = {
+    **dict.fromkeys(("weight_decay", "decay_on"), ("optimizer", frozenset({*OPTIMIZERS} - {*_PLAIN}))),
+    "momentum": ("optimizer", frozenset({"sgd", "rmsprop"})),
+    "nesterov": ("optimizer", frozenset({"sgd"})),
+    **dict.fromkeys(("beta1", "beta2"), ("optimizer", frozenset({*_ADAMS, "sparse_adam", "muon"}))),
+    "eps": ("optimizer", frozenset({*_ADAMS, "rmsprop", "sparse_adam", "muon"})),
+    "step_size": ("lr_scheduler", frozenset({"step", "sequential", "constant", "cyclic"})),
+    "gamma": ("lr_scheduler", frozenset({"step", "exponential", "multistep", "constant", "plateau"})),
+    "milestones": ("lr_scheduler", frozenset({"multistep"})),
+    "plateau_patience": ("lr_scheduler", frozenset({"plateau"})),
+    "t_max": ("lr_scheduler", frozenset({"cosine", "linear", "cosine_restarts", "polynomial"})),
+    **dict.fromkeys(
+        ("eta_min", "min_lr"),
+        ("lr_scheduler", frozenset({"cosine", "cosine_restarts", "sequential", "cyclic", "plateau"})),
+    ),
+    "pct_start": ("lr_scheduler", frozenset({"onecycle"})),
+    "power": ("lr_scheduler", frozenset({"polynomial"})),
+}
+"""Axes that have no effect unless another axis has one of these values."""
+
+ALIASES = {
+    **dict.fromkeys(
+        ("learning_rate", "learningrate", "eta", "base_lr", "initial_lr", "max_lr", "lrs", "learning_rate_init"), "lr"
+    ),
+    **dict.fromkeys(("wd", "decay", "l2", "weightdecay", "l2_reg"), "weight_decay"),
+    **dict.fromkeys(
+        ("grad_clip", "clip", "clip_grad", "grad_norm", "max_grad_norm", "gradient_clip_val", "grad_clip_norm",
+         "clip_norm", "clip_grad_norm", "clip_grad_norm_", "gradient_clip", "gradient_clipping", "clipnorm"),
+        "max_norm",
+    ),
+    **dict.fromkeys(
+        ("bs", "batch", "batchsize", "minibatch_size", "train_batch_size", "per_device_train_batch_size"), "batch_size"
+    ),
+    **dict.fromkeys(
+        ("gradient_accumulation_steps", "grad_accum", "grad_accumulation", "accumulation_steps", "accumulate_grad",
+         "grad_accum_steps", "accum_iter", "update_freq", "gradient_accumulation", "accumulate_grad_steps"),
+        "accumulate_grad_batches",
+    ),
+    **dict.fromkeys(("ema", "use_ema", "model_ema", "model_ema_decay", "ema_momentum", "ema_rate"), "ema_decay"),
+    **dict.fromkeys(("opt", "optim", "optimiser"), "optimizer"),
+    **dict.fromkeys(("scheduler", "schedule", "lr_schedule", "sched", "lr_decay", "lr_scheduler_type"), "lr_scheduler"),
+    **dict.fromkeys(("warmup", "num_warmup_steps", "warmup_iters", "warm_up", "warmup_iterations"), "warmup_steps"),
+    **dict.fromkeys(("lr_min", "final_lr", "end_lr"), "min_lr"),
+    **dict.fromkeys(("epsilon", "adam_epsilon"), "eps"),
+    **dict.fromkeys(("betas", "adam_beta1", "b1"), "beta1"),
+    **dict.fromkeys(("adam_beta2", "b2"), "beta2"),
+    **dict.fromkeys(("random_seed", "random_state", "seeds", "manual_seed"), "seed"),
+    **dict.fromkeys(("no_decay", "no_weight_decay", "bias_decay", "decay_norms"), "decay_on"),
+}  # fmt: skip
+"""Other common names of an axis."""
+
+NOT_AXES = {
+    **dict.fromkeys(
+        ("fixed", "config", "constants", "params"), "give constants by keyword, as in Study(..., batch_size=32)"
+    ),
+    **dict.fromkeys(("max_epochs", "num_epochs", "n_epochs", "num_train_epochs"), "give Study(..., epochs=20)"),
+    **dict.fromkeys(
+        ("early_stopping", "early_stop", "early_stopping_patience", "early_stopping_rounds"),
+        "Study(..., patience=5) ends a member after 5 validations without improvement",
+    ),
+    **dict.fromkeys(
+        ("early_stopping_min_delta", "early_stopping_threshold", "tolerance", "min_improvement"),
+        "Study(..., patience=5, min_delta=0.001) counts smaller improvements as none",
+    ),
+    **dict.fromkeys(
+        ("restore_best_weights", "load_best_model_at_end", "save_best_only", "save_top_k", "checkpoint_best", "refit"),
+        "leave it out: the weights of the best epoch are kept, and study.best().module() has them",
+    ),
+    **dict.fromkeys(
+        ("timeout", "max_time", "time_limit", "max_seconds", "time_budget_s", "max_runtime"),
+        "Study(..., member_seconds=600) ends a member after so many seconds of training, timeout=600 a search",
+    ),
+    **dict.fromkeys(
+        ("max_steps", "num_steps", "total_steps", "max_iter", "steps"),
+        "Study(..., member_steps=1000) ends a member after so many steps, at the end of its epoch",
+    ),
+    **dict.fromkeys(
+        ("label_smoothing", "smoothing", "label_smoothing_factor"),
+        "give Study(..., loss=hfta_nb.losses.cross_entropy(label_smoothing=0.1))",
+    ),
+    **dict.fromkeys(("swa", "use_swa", "swa_lr", "swa_start"), "Study(..., ema_decay=0.999) averages the weights"),
+    **dict.fromkeys(
+        ("val_batch_size", "valid_batch_size", "eval_batch_size", "test_batch_size", "per_device_eval_batch_size"),
+        "give Study(..., validation_batch_size=256)",
+    ),
+    **dict.fromkeys(
+        ("val_split", "validation_split", "test_size", "val_size"),
+        "hfta_nb.data.from_tensors(x, y, validation=0.2) says how many samples are held out",
+    ),
+    **dict.fromkeys(("shuffle", "num_workers", "pin_memory", "collate_fn"), "give the data as a DataLoader with it"),
+    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "give Study(..., loss=...)"),
+    **dict.fromkeys(("callbacks", "callback", "logger"), "give study.fit(on_event=...)"),
+    **dict.fromkeys(
+        ("amp", "use_amp", "mixed_precision", "bf16", "half", "autocast"), 'give Study(..., precision="bf16")'
+    ),
+    **dict.fromkeys(("n_trials", "num_trials", "num_samples", "n_iter"), "give Study(..., trials=20)"),
+    **dict.fromkeys(("gpus", "accelerator"), 'give Study(..., device="cuda")'),
+    **dict.fromkeys(
+        ("n_jobs", "max_concurrent_trials", "resources_per_trial"),
+        "leave it out: variants train together in one process; a search trains Study(..., slots=8) trials at once",
+    ),
+    **dict.fromkeys(
+        (
+            "direction",
+            "directions",
+            "mode",
+            "objective",
+            "metric",
+            "scoring",
+            "metric_for_best_model",
+            "greater_is_better",
+        ),
+        'give Study(..., monitor="val_accuracy"); which way is better, hfta_nb.Metric(f, maximize=True) says of f',
+    ),
+    **dict.fromkeys(
+        ("resume", "load_if_exists", "resume_from_checkpoint", "ckpt_path"),
+        "study.fit(resume=True) carries on with the run in directory=...",
+    ),
+    **dict.fromkeys(("study_name", "run_name", "experiment_name"), 'give Study(..., name="...")'),
+    **dict.fromkeys(("output_dir", "save_dir", "log_dir", "default_root_dir"), "give Study(..., directory=...)"),
+    **dict.fromkeys(
+        ("param_grid", "param_distributions", "search_space", "param_space", "space"),
+        "the grid is the second argument: Study(build, grid, data)",
+    ),
+    **dict.fromkeys(
+        ("cv", "kfold", "n_splits"),
+        "run a Study of each fold's data: for train, held in KFold(5).split(x)",
+    ),
+    **dict.fromkeys(
+        ("check_val_every_n_epoch", "val_check_interval", "eval_strategy", "evaluation_strategy", "eval_steps"),
+        "give Study(..., validate_every=5), in epochs",
+    ),
+    **dict.fromkeys(("limit_train_batches", "steps_per_execution"), "give Study(..., steps_per_epoch=100)"),
+    **dict.fromkeys(
+        (
+            "train_loader",
+            "val_loader",
+            "train_dataloaders",
+            "val_dataloaders",
+            "validation_data",
+            "val_data",
+            "eval_dataset",
+            "train_dataset",
+            "dataset",
+        ),
+        "the data is the third argument: Study(build, grid, (train, validation))",
+    ),
+    **dict.fromkeys(
+        ("class_weight", "class_weights", "pos_weight"),
+        "give Study(..., loss=nn.CrossEntropyLoss(weight=...))",
+    ),
+    **dict.fromkeys(
+        ("hidden_size", "hidden_dim", "hidden", "width", "depth", "num_layers", "n_layers", "dropout"),
+        "make it a parameter of the function that builds the model",
+    ),
+    "catch": "leave it out: a trial that fails is marked as failed, and the others go on",
+    "fp16": 'give Study(..., precision="fp16")',
+    "warmup_ratio": "give warmup_steps, a number of optimizer steps",
+    "drop_remainder": "give Study(..., drop_last=True)",
+    "verbose": "give study.fit(progress=False)",
+}
+"""What is meant where names of other libraries' arguments, or of the arguments of a study, are taken for an axis."""
+
+STUDY_OPTIONS = (
+    *("epochs", "patience", "min_delta", "monitor", "device", "dtype", "precision", "directory", "serial", "across"),
+    *("capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "devices", "devices_batch_norm"),
+    *("share_stream", "name", "validate_every", "steps_per_epoch", "drop_last", "loss", "metrics", "param_groups"),
+    *("trials", "slots", "sampler", "pruner", "constraint", "member_steps", "member_seconds", "keep_checkpoints"),
+    *("seeds_by", "population", "timeout", "storage", "skip_duplicates", "validation_batch_size"),
+)
+"""Arguments of a study that are one for all variants."""

@@ -1,0 +1,43 @@
+"""Utilization of the device: load per core and memory of a processor; SM, tensor and DRAM activity of an NVIDIA GPU.
+
+A sampler measures only when it is called.
+"""
+
+from __future__ import annotations
+
+from hfta_nb.records.telemetry.base import Sampler
+from hfta_nb.records.telemetry.processor import ProcessorSampler, processor_name
+
+__all__ = ["Sampler", "device_name", "sampler"]
+
+
+def sampler(device: str) -> Sampler:
+    """A sampler of a device; `close` it when the work is done.
+
+    Args:
+        device: as torch names it: "cpu", "cuda", "cuda:1", ... A GPU whose counters can't be read (no NVML, no
+            permission) gives samples with fewer values, or with none.
+
+    Example:
+        >>> with sampler("cpu") as busy:
+        ...     sorted(busy.sample().values)[:1]
+        ['memory_bytes']
+    """
+    if device.startswith("cuda"):
+        from hfta_nb.records.telemetry.gpu import GpuSampler
+
+        return GpuSampler(device)
+    return ProcessorSampler(device)
+
+
+def device_name(device: str) -> str:
+    """The device's name and size for people: "NVIDIA H200, 139 GiB".
+
+    Args:
+        device: as torch names it: "cpu", "cuda", "cuda:1", ...
+    """
+    if device.startswith("cuda"):
+        from hfta_nb.records.telemetry.gpu import gpu_name
+
+        return gpu_name(device)
+    return processor_name()

@@ -1,0 +1,87 @@
+"""Starting a run."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Literal
+
+from hfta_nb.errors import HftaError, WorkerError
+from hfta_nb.records.history import History
+from hfta_nb.study import Study
+from hfta_nb.study.executors import inline
+from hfta_nb.study.executors.handle import RunHandle
+from hfta_nb.study.executors.jobs import JOBS, Runnable
+from hfta_nb.study.executors.pool import pool
+from hfta_nb.study.executors.where import KINDS
+from hfta_nb.study.steering import check
+from hfta_nb.workers.processes import cores, pickling
+
+
+def start(
+    study: Runnable,
+    *,
+    kind: Literal["worker", "inline"] = "worker",
+    resume: bool = False,
+    job: str = "run",
+    arguments: Mapping[str, Any] | None = None,
+) -> RunHandle:
+    """Start a study in a worker process or thread; returns at once.
+
+    Args:
+        study: the study, which is copied to the worker; read its results by ``study.reload()`` or from the handle's
+            history.
+        kind: "worker" for a separate process, "inline" for a thread of this process.
+        resume: continue from the last checkpoint.
+        job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``, "profile"
+            for ``study.profile_events``.
+        arguments: arguments of that method.
+
+    Raises:
+        WorkerError: the kind or the job is unknown, or something in the study can't be sent to a process. The handle
+            reports later errors.
+
+    Example:
+        >>> from hfta_nb import Study
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     start(Study("mlp", {"lr": [0.1]}, epochs=1, directory=place), kind="inline").wait()
+        'COMPLETE'
+    """
+    if kind not in KINDS:
+        raise WorkerError("unknown kind of executor", where="kind", got=kind, accepted=", ".join(KINDS))
+    if job not in JOBS:
+        raise WorkerError("unknown job", where="job", got=job, accepted=", ".join(JOBS))
+    given = dict(arguments or {})
+    history = _recorded(study) if resume or job == "check" else History()
+    handle = _begun(study, kind, resume, job, given, history)
+    if isinstance(study, Study):
+        handle.control.attach(lambda request: check(study, request, handle.history))
+    return handle
+
+
+def _begun(study: Runnable, kind: str, resume: bool, job: str, given: dict[str, Any], history: History) -> RunHandle:
+    if kind == "inline":
+        return inline.begin(study, job, resume, given, history)
+    header = {
+        "job": job,
+        "resume": resume,
+        "threads": cores.threads(),
+        "directory": os.getcwd(),
+        "path": [entry for entry in sys.path if isinstance(entry, str)],
+        "environment": dict(os.environ),
+    }
+    dumps = partial(pickling.dumps, study, given)
+    payload = dumps()
+    return pool().take().begin(header, payload, history, dumps)
+
+
+def _recorded(study: Any) -> History:
+    """A copy of the run's history so far; the worker reads the same from disk."""
+    try:
+        return copy.deepcopy(study.reload().history) if hasattr(study, "reload") else History()
+    except HftaError:
+        return History()  # unreadable: the job will report it

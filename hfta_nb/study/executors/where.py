@@ -1,0 +1,41 @@
+"""Where a study runs: in a worker process or a thread, and where its groups train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfta_nb.workers.crews import executor_of
+
+KINDS = ("worker", "inline")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a study runs, as `start` takes it.
+
+    Attributes:
+        kind: "worker" or "inline".
+        arguments: of `Study.run`: executor, workers and address.
+    """
+
+    kind: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, executor: str, workers: int | None = None, address: str | None = None) -> Where:
+        """From one word: "worker", "inline", or "processes" or "ray", which have the run itself in a worker process.
+
+        Args:
+            executor: the word.
+            workers, address: as for `Study.run`.
+
+        Raises:
+            WorkerError: they can't be used, or don't go together.
+        """
+        if executor in KINDS:
+            executor_of("inline", workers, address)
+            return cls(executor)
+        executor_of(executor, workers, address)
+        return cls("worker", {"executor": executor, "workers": workers, "address": address})

@@ -1,0 +1,352 @@
+"""A whole training step that is captured once and run again: when that is done, when it is given up, and why not.
+
+What a capture is, is a backend's affair: on a GPU a CUDA graph of everything in the step, forward, loss, backward,
+loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.train.step.cuda`). Here is what decides. A
+step may be captured if the same call would make the same kernel calls on the same memory, which is so when it is
+replayed from a recording (`hfta_nb.engine.replay`) and its optimizers are bound (`ArrayOptimizer.ready`). What those
+are bound to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss scales are read from
+the device, so that they may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hfta_nb.errors import out_of_memory
+from hfta_nb.train.step.protocol import Scores, ScoreSink
+
+WARM_STEPS = 2
+"""Steps that run as ever, with the same marks, before one is captured."""
+
+MOST_FAILURES = 3
+"""How often in a row a capture may be given up before it has run ten times, until nothing is captured any more."""
+
+_NO_ROOM = "there is not enough memory to capture it"
+
+Marks = Sequence[Any]
+Action = Callable[[list[Any]], Scores]
+
+
+class Captured(Protocol):
+    """A captured step."""
+
+    def run(self) -> Scores:
+        """Run it; the scores are copies."""
+
+    def stands(self) -> bool:
+        """Whether what the capture itself depends on is as it was."""
+
+
+class Backend(Protocol):
+    """What captures."""
+
+    def refuses(self, leaves: Sequence[Any]) -> str:
+        """Why a step with these inputs can't be captured; empty where it can."""
+
+    def warm(self, action: Callable[[], Scores]) -> Scores:
+        """Run a step as ever, in the place where one will be captured."""
+
+    def capture(self, action: Callable[[], Scores], draws: bool = True) -> Captured:
+        """Capture a step without running it.
+
+        Args:
+            draws: it draws random numbers of the members.
+
+        Raises:
+            Exception: it can't be captured. What it has changed on the host is put back.
+        """
+
+    def streams(self) -> list[Tensor]:
+        """Where the members' random streams are."""
+
+    def put_streams(self, streams: Sequence[Tensor]) -> None:
+        """Put them back there."""
+
+
+@dataclass(frozen=True)
+class FollowUp:
+    """What follows a step.
+
+    Attributes:
+        do: of the step's inputs and scores.
+        keep: what it works on.
+    """
+
+    do: Callable[[list[Any], Scores], None]
+    keep: ScoreSink
+
+
+@dataclass
+class GraphEntry:
+    """What is known of steps of one kind.
+
+    Attributes:
+        reason: why they are not captured; empty where they are or may be yet.
+        rooms: memory that stands for the inputs.
+        marks: of the latest step.
+        same: how many steps had these marks.
+        runs: of this capture.
+        failures: captures in a row that were given up early.
+        apart: why what follows the step is not captured with it; empty where it is or may be yet.
+    """
+
+    reason: str = ""
+    rooms: list[Any] = field(default_factory=list)
+    marks: Marks | None = None
+    same: int = 0
+    captured: Captured | None = None
+    runs: int = 0
+    failures: int = 0
+    apart: str = ""
+
+    def note(self, marks: Marks | None) -> None:
+        """Take the marks of the next step; a capture with others is given up."""
+        old = self.marks
+        self.marks = marks
+        if marks is not None and old is not None and [id(m) for m in marks] == [id(m) for m in old]:
+            self.same += 1
+            return
+        self.same = 0
+        self.drop()
+
+    def drop(self) -> None:
+        """Give the capture up."""
+        if self.captured is not None:
+            self.failures = self.failures + 1 if self.runs < 10 else 0
+            if self.failures >= MOST_FAILURES:
+                self.reason = "what the step depends on changes again and again"
+        self.captured, self.runs = None, 0
+
+    def replay(self, leaves: Sequence[Any]) -> Scores:
+        """Run the capture with these inputs."""
+        assert self.captured is not None  # as the caller has seen
+        self.fill(leaves)
+        self.runs += 1
+        return self.captured.run()
+
+    def give_up(self, reason: str, within: FollowUp | None) -> None:
+        """Don't capture steps of this kind; or, where something was captured with them, try without that."""
+        if within is None:
+            self.reason = reason
+        else:
+            self.apart = reason
+
+    def fill(self, leaves: Sequence[Any]) -> list[Any]:
+        """The inputs in memory that is always the same."""
+        if not self.rooms:
+            self.rooms = [torch.empty_like(v) if isinstance(v, Tensor) else v for v in leaves]
+        for room, value in zip(self.rooms, leaves, strict=True):
+            if isinstance(room, Tensor) and room is not value:
+                room.copy_(value, non_blocking=True)
+        return self.rooms
+
+
+class StepGraph:
+    """Captures steps by kind, and runs them.
+
+    Args:
+        backend: what captures.
+        state: all tensors that a step changes, but for the random streams.
+        strictly: around a step whose replay is to raise its error, rather than to be answered by another way to run.
+    """
+
+    most_kinds = 4
+
+    def __init__(
+        self,
+        backend: Backend,
+        state: Callable[[], Sequence[Tensor]],
+        strictly: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.backend, self._state, self._strictly = backend, state, strictly
+        self._kinds: dict[Hashable, GraphEntry] = {}
+
+    def notes(self) -> list[str]:
+        """How steps run, each way once."""
+        ways = ["captured as one graph" for k in self._kinds.values() if k.captured is not None]
+        ways += [f"not captured: {k.reason}" for k in self._kinds.values() if k.reason]
+        ways += [f"metrics beside the graph: {k.apart}" for k in self._kinds.values() if k.apart and not k.reason]
+        return list(dict.fromkeys(ways))
+
+    def known(self, kind: Hashable) -> GraphEntry | None:
+        """What is known of a kind of steps."""
+        return self._kinds.get(kind)
+
+    def release(self) -> bool:
+        """Give captures up for the memory that they hold; whether there were any."""
+        held = [known for known in self._kinds.values() if known.captured is not None]
+        for known in held:
+            known.captured, known.reason = None, "the memory is needed for something else"
+        return bool(held)
+
+    def run(
+        self,
+        kind: Hashable,
+        leaves: Sequence[Any],
+        marks: Marks | None,
+        action: Action,
+        rewind: Callable[[], None],
+        after: FollowUp | None = None,
+        draws: bool = True,
+    ) -> Scores:
+        """One step.
+
+        Args:
+            kind: steps of one kind have inputs of the same shapes, and go the same way.
+            leaves: the inputs, tensors and others.
+            marks: what a capture depends on; None where the step is not to be captured.
+            action: the step of some inputs, as ever.
+            rewind: puts back what it notes on the host, so that it can be made once more.
+            after: what becomes of the scores, which are not returned then: captured with the step where that can be.
+            draws: the step draws random numbers of the members.
+        """
+        known = self._kinds.get(kind)
+        if known is None:
+            while len(self._kinds) >= self.most_kinds:
+                del self._kinds[next(iter(self._kinds))]
+            known = self._kinds[kind] = GraphEntry(self.backend.refuses(leaves))
+        mark = None if after is None or known.apart else after.keep.mark()
+        if not known.reason:
+            known.note(None if marks is None else [*marks, *([] if mark is None else [mark])])
+        if known.reason or marks is None:
+            return _followed(action, after)(list(leaves))
+        if known.captured is not None and not known.captured.stands():
+            known.captured = None  # captured anew at once: nothing about the step has changed
+        rooms = known.fill(leaves)
+        if known.captured is None and known.same < WARM_STEPS:
+            return self.backend.warm(lambda: _followed(action, after)(rooms))
+        whole = action if mark is None else _followed(action, after)
+        if known.captured is None:
+            within = None if mark is None else after
+            scores = self._capture(known, lambda: whole(rooms), rewind, within, draws)
+        else:
+            known.runs += 1
+            scores = known.captured.run()
+        return _followed(lambda _: scores, after)(rooms) if mark is None else scores
+
+    def _capture(
+        self,
+        known: GraphEntry,
+        action: Callable[[], Scores],
+        rewind: Callable[[], None],
+        within: FollowUp | None,
+        draws: bool,
+    ) -> Scores:
+        """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
+        try:
+            captured = self.backend.capture(action, draws)
+        except Exception as error:
+            known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_message(error), within)))
+        else:
+            tensors = [*self._state(), *(within.keep.tensors() if within else ())]
+            scores = self._compared(known, captured, tensors, action, rewind, within)
+            if scores is not None:
+                return scores
+            del captured  # with the memory that it holds
+        rewind()
+        return action()
+
+    def _compared(
+        self,
+        known: GraphEntry,
+        captured: Captured,
+        tensors: Sequence[Tensor],
+        action: Callable[[], Scores],
+        rewind: Callable[[], None],
+        within: FollowUp | None,
+    ) -> Scores | None:
+        """Make the step, and make it captured as well: whether both come to the same. What the step gives.
+
+        Returns:
+            None where there is no memory for both: all is as before the step then, and the kind is given up.
+        """
+        streams, before = self.backend.streams(), []
+        try:
+            before = _copies(tensors)
+            rewind()
+            with self._strictly():
+                scores = action()
+            after, went = _copies(tensors), self.backend.streams()
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            if before:
+                _copy(tensors, before)
+                self.backend.put_streams(streams)
+            known.give_up(_NO_ROOM, None)
+            return None
+        _copy(tensors, before)
+        self.backend.put_streams(streams)
+        rewind()
+        try:
+            again = captured.run()
+            reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)
+        except Exception as error:
+            reason = _message(error)
+        _copy(tensors, after)
+        self.backend.put_streams(went)
+        if reason:
+            known.give_up(reason, within)
+        else:
+            known.captured = captured
+        return scores
+
+    def _difference(self, old: Sequence[Tensor], new: Sequence[Tensor], streams: Sequence[Tensor]) -> str:
+        if not _alike(old, new):
+            return "captured, the step gives other numbers"
+        if any(not torch.equal(a, b) for a, b in zip(streams, self.backend.streams(), strict=True)):
+            return "captured, the step draws other random numbers"
+        return ""
+
+
+def _followed(action: Action, after: FollowUp | None) -> Action:
+    """The step and what follows it."""
+    if after is None:
+        return action
+
+    def both(leaves: list[Any]) -> Scores:
+        after.do(leaves, action(leaves))
+        return {}
+
+    return both
+
+
+def _message(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t.clone() for t in tensors]
+
+
+@torch.no_grad()
+def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+    if to:
+        torch._foreach_copy_(list(to), list(source))
+
+
+def _alike(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
+    """Whether tensors are the same up to the order of sums.
+
+    That order may differ from run to run on a GPU. An optimizer that divides by the size of a gradient can make much of
+    it where the gradient is noise: so single entries may differ.
+    """
+    for a, b in zip(old, new, strict=True):
+        if not a.numel():
+            continue
+        if not a.is_floating_point():
+            if not torch.equal(a, b):
+                return False
+            continue
+        finite = a[a.isfinite()].abs()
+        largest = finite.max().item() if finite.numel() else 0.0
+        far = ~torch.isclose(a, b, rtol=0, atol=64 * torch.finfo(a.dtype).eps * largest, equal_nan=True)
+        if far.double().mean().item() > 0.01:
+            return False
+    return True

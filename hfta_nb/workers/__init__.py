@@ -1,0 +1,1 @@
+"""Where a run works: processes, crews, Ray, several devices, placement."""
