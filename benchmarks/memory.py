@@ -1,10 +1,10 @@
 """Memory predicted by the model and memory used by arrays: 1, 2, 4, 8 and 16 members, with and without checkpointing.
 
 The model is fitted to steps of two members and of three. The measurement is the peak of two
-training steps ("training"), or of these and validation ("both"): on a CPU the storages that torch's operators allocate (`hfta_nb.train.memory`),
-on a GPU the memory held by torch's allocator. For few members, the growth of the whole process during construction and
-six steps is listed as well: it includes memory inside kernels and memory held while a step is recorded, and depends on
-earlier allocations.
+training steps ("training"), or of these and validation ("both"): on a CPU the storages that torch's operators allocate
+(`hfta_nb.train.memory`), on a GPU the memory held by torch's allocator. For few members, the growth of the whole
+process during construction and six steps is listed as well: it includes memory inside kernels and memory held while a
+step is recorded, and depends on earlier allocations.
 
     OMP_NUM_THREADS=1 python benchmarks/memory.py [--members 1 2 4 8 16] [--models mlp cnn transformer_lm]
 """

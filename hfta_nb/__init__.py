@@ -7,23 +7,30 @@ torch.
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.util
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from hfta_nb import callbacks, crews, data, distributed, fleet, losses, optim
+    from hfta_nb import data, optim
     from hfta_nb.data import Data
     from hfta_nb.engine.array import FusedArray, fuse, join, member, per_member, why_not
     from hfta_nb.errors import HftaError
+    from hfta_nb.models import losses
     from hfta_nb.models.metrics import Metric
     from hfta_nb.models.model_zoo import families, family
     from hfta_nb.models.phases import Phase
     from hfta_nb.models.recipes import Family
+    from hfta_nb.records import events
     from hfta_nb.records.events import Control
     from hfta_nb.search import PBT, Halving, uniform
     from hfta_nb.search.grid import Grid, integers, linspace, logspace, seeds
-    from hfta_nb.study import Result, Study
+    from hfta_nb.study import Result, Study, callbacks
+    from hfta_nb.workers import crews, distributed, fleet
 
 _WHERE = {
     **dict.fromkeys(("FusedArray", "fuse", "join", "member", "per_member", "why_not"), "hfta_nb.engine.array"),
@@ -40,7 +47,28 @@ _WHERE = {
     "Phase": "hfta_nb.models.phases",
     "uniform": "hfta_nb.search",
 }
-_MODULES = ("callbacks", "crews", "data", "distributed", "fleet", "losses", "optim")
+_MODULES = {
+    "callbacks": "study.callbacks",
+    "crews": "workers.crews",
+    "data": "data",
+    "distributed": "workers.distributed",
+    "events": "records.events",
+    "fleet": "workers.fleet",
+    "losses": "models.losses",
+    "optim": "optim",
+}
+_RENAMED = {
+    **{name: f"engine.{name}" for name in ("array", "eager", "kernels", "members", "padded", "replay", "rules")},
+    **{name: f"models.{name}" for name in ("losses", "metrics", "model_zoo", "phases", "recipes")},
+    **{name: f"records.{name}" for name in ("events", "history", "store", "telemetry")},
+    **{name: f"study.{name}" for name in ("callbacks", "executors")},
+    **{name: f"workers.{name}" for name in ("crews", "distributed", "fleet")},
+    "augment": "data.augment",
+    "grid": "search.grid",
+    "plan": "train.plan",
+    "step": "train.step",
+}
+"""Where modules are by the names that they had before 0.1; those names warn, and go with the next release."""
 
 __all__ = [
     "PBT",
@@ -59,6 +87,7 @@ __all__ = [
     "crews",
     "data",
     "distributed",
+    "events",
     "families",
     "family",
     "fleet",
@@ -79,7 +108,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"hfta_nb.{name}")
+        return importlib.import_module(f"hfta_nb.{_MODULES[name]}")
     if name not in _WHERE:
         raise AttributeError(f"module 'hfta_nb' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_WHERE[name]), name)
@@ -88,3 +117,29 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*globals(), *__all__]
+
+
+class _Renamed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports a module by the name that it had before; it is the same module."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        package, _, rest = fullname.partition(".")
+        first, _, _ = rest.partition(".")
+        if package != "hfta_nb" or first not in _RENAMED:
+            return None
+        name = f"hfta_nb.{_RENAMED[first]}{rest.removeprefix(first)}"
+        warnings.warn(f"{fullname} is {name} now", DeprecationWarning, stacklevel=2)
+        return importlib.util.spec_from_loader(fullname, self, origin=name)
+
+    def create_module(self, spec: Any) -> Any:
+        module = importlib.import_module(spec.origin)
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        name = module.__spec__
+        if name.loader_state is not None:  # what the import system has just put there
+            module.__spec__ = name.loader_state
+
+
+sys.meta_path.insert(0, _Renamed())

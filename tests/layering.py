@@ -1,14 +1,14 @@
 """The architecture as a table, and a check of the source tree against it.
 
-A *part* is a module or package directly under hfta_nb; `TABLE` lists the parts that it may import, at the top, inside
-functions, for type checking only or through `importlib`. Further tables restrict imports of third-party packages. To
-change the architecture, change the table first, in a separate commit.
+A *part* is a room directly under hfta_nb, or a module or package in one; `TABLE` lists the parts that it may import, at
+the top, inside functions, for type checking only or through `importlib`. Further tables restrict
+imports of third-party packages. To change the architecture, change the table first, in a separate commit.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,128 +18,232 @@ PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
-_RECIPE = {"errors", "accumulators", "directions", "events", "grid", "data", "augment", "losses", "metrics", "frechet"}
-_RECIPE |= {"border", "phases", "training_axes"}
-_TRAINING = {*_RECIPE, "array", "memory", "recipes", "optim", "step", "plan"}
+_RECIPE = {
+    "errors",
+    "models.accumulators",
+    "models.directions",
+    "records.events",
+    "search.grid",
+    "data",
+    "data.augment",
+    "models.losses",
+    "models.metrics",
+    "models.frechet",
+}
+_RECIPE |= {"errors.border", "models.phases", "models.training_axes"}
+_TRAINING = {*_RECIPE, "engine.array", "train.memory", "models.recipes", "optim", "train.step", "train.plan"}
 _HEADLESS = {
     *_TRAINING,
-    "model_zoo",
+    "models.model_zoo",
     "search",
-    "store",
-    "telemetry",
+    "records.store",
+    "records.telemetry",
     "train",
-    "distributed",
-    "fleet",
-    "history",
-    "colors",
-    "averages",
-    "html",
-    "own_lines",
-    "regular_files",
-    "pace",
-    "plain_text",
-    "tables",
-    "border",
+    "workers.distributed",
+    "workers.fleet",
+    "records.history",
+    "figures.colors",
+    "search.averages",
+    "figures.html",
+    "errors.own_lines",
+    "records.regular_files",
+    "records.pace",
+    "errors.plain_text",
+    "figures.tables",
+    "errors.border",
 }
 
 TABLE: dict[str, set[str]] = {
-    "plain_text": set(),
-    "errors": {"plain_text"},
-    "regular_files": set(),
-    "pace": set(),
-    "border": {"errors"},
-    "memory": {"errors"},
-    "events": {"border", "errors"},
-    "grid": {"border", "errors", "events", "plain_text"},
-    "history": {"errors", "events", "plain_text"},
-    "search": {"border", "errors", "events", "grid", "regular_files"},
-    "averages": {"border", "errors", "events", "grid", "history"},
-    "html": set(),
-    "own_lines": set(),
-    "broadcasts": {"errors", "members", "own_lines"},
-    "tables": {"plain_text"},
-    "store": {"errors", "events", "plain_text", "regular_files"},
-    "telemetry": {"errors", "events"},
-    "colors": {"errors", "events", "grid", "history"},
-    "data": {"border", "errors", "members", "own_lines", "regular_files"},
-    "augment": {"errors", "events", "grid", "data"},
-    "members": {"border", "errors"},
-    "kernels": {"errors", "regular_files", "members"},
-    "rules": {"errors", "members", "kernels"},
-    "eager": {"errors", "broadcasts", "own_lines", "members", "kernels", "rules"},
-    "padded": {"errors", "members", "rules", "eager"},
-    "replay": {"errors", "members", "kernels", "rules", "eager"},
-    "array": {"border", "errors", "broadcasts", "html", "members", "kernels", "rules", "eager", "padded", "replay"},
-    "optim": {"border", "errors", "kernels", "array"},
-    "targets": set(),
-    "losses": {"errors", "array", "targets"},
-    "frechet": set(),
-    "accumulators": {"errors", "broadcasts", "own_lines"},
-    "directions": {"errors"},
-    "metrics": {"border", "errors", "accumulators", "array", "directions", "losses", "frechet", "targets"},
-    "phases": {"border", "errors", "grid", "losses"},
-    "training_axes": {"errors", "events", "grid"},
-    "recipes": {*_RECIPE, "html", "members"},
-    "model_zoo": {*_RECIPE, "recipes"},
-    "step": {"errors", "broadcasts", "kernels", "array", "optim", "losses", "metrics", "phases"},
-    "plan": {"errors", "events", "grid", "data", "augment", "recipes", "phases", "array", "step"},
-    "train": {*_TRAINING, "own_lines"},
-    "fleet": {"errors", "events", "regular_files", "plan", "step", "train", "data", "tables", "distributed"},
-    "processes": {"errors", "own_lines"},
-    "crews": {"errors", "events", "data", "plan", "step", "train", "fleet", "processes", "distributed"},
-    "distributed": {"errors", "members", "array", "metrics", "step", "processes"},
-    "study": {*_HEADLESS, "crews", "figures"},
-    "executors": {"study", "errors", "events", "history", "processes", "crews"},
-    "figures": {"border", "errors", "events", "grid", "history", "colors", "averages"},
-    "callbacks": {"errors", "events", "grid"},
+    **{room: set() for room in ("records", "engine", "models", "workers")},  # what is in them is in parts
+    "errors.plain_text": set(),
+    "errors": {"errors.plain_text"},
+    "records.regular_files": set(),
+    "records.pace": set(),
+    "errors.border": {"errors"},
+    "train.memory": {"errors"},
+    "records.events": {"errors.border", "errors"},
+    "search.grid": {"errors.border", "errors", "records.events", "errors.plain_text"},
+    "records.history": {"errors", "records.events", "errors.plain_text"},
+    "search": {"errors.border", "errors", "records.events", "search.grid", "records.regular_files"},
+    "search.averages": {"errors.border", "errors", "records.events", "search.grid", "records.history"},
+    "figures.html": set(),
+    "errors.own_lines": set(),
+    "engine.broadcasts": {"errors", "engine.members", "errors.own_lines"},
+    "figures.tables": {"errors.plain_text"},
+    "records.store": {"errors", "records.events", "errors.plain_text", "records.regular_files"},
+    "records.telemetry": {"errors", "records.events"},
+    "figures.colors": {"errors", "records.events", "search.grid", "records.history"},
+    "data": {"errors.border", "errors", "engine.members", "errors.own_lines", "records.regular_files"},
+    "data.augment": {"errors", "records.events", "search.grid", "data"},
+    "engine.members": {"errors.border", "errors"},
+    "engine.kernels": {"errors", "records.regular_files", "engine.members"},
+    "engine.rules": {"errors", "engine.members", "engine.kernels"},
+    "engine.eager": {
+        "errors",
+        "engine.broadcasts",
+        "errors.own_lines",
+        "engine.members",
+        "engine.kernels",
+        "engine.rules",
+    },
+    "engine.padded": {"errors", "engine.members", "engine.rules", "engine.eager"},
+    "engine.replay": {"errors", "engine.members", "engine.kernels", "engine.rules", "engine.eager"},
+    "engine.array": {
+        "errors.border",
+        "errors",
+        "engine.broadcasts",
+        "figures.html",
+        "engine.members",
+        "engine.kernels",
+        "engine.rules",
+        "engine.eager",
+        "engine.padded",
+        "engine.replay",
+    },
+    "optim": {"errors.border", "errors", "engine.kernels", "engine.array"},
+    "models.targets": set(),
+    "models.losses": {"errors", "engine.array", "models.targets"},
+    "models.frechet": set(),
+    "models.accumulators": {"errors", "engine.broadcasts", "errors.own_lines"},
+    "models.directions": {"errors"},
+    "models.metrics": {
+        "errors.border",
+        "errors",
+        "models.accumulators",
+        "engine.array",
+        "models.directions",
+        "models.losses",
+        "models.frechet",
+        "models.targets",
+    },
+    "models.phases": {"errors.border", "errors", "search.grid", "models.losses"},
+    "models.training_axes": {"errors", "records.events", "search.grid"},
+    "models.recipes": {*_RECIPE, "figures.html", "engine.members"},
+    "models.model_zoo": {*_RECIPE, "models.recipes"},
+    "train.step": {
+        "errors",
+        "engine.broadcasts",
+        "engine.kernels",
+        "engine.array",
+        "optim",
+        "models.losses",
+        "models.metrics",
+        "models.phases",
+    },
+    "train.plan": {
+        "errors",
+        "records.events",
+        "search.grid",
+        "data",
+        "data.augment",
+        "models.recipes",
+        "models.phases",
+        "engine.array",
+        "train.step",
+    },
+    "train": {*_TRAINING, "errors.own_lines"},
+    "workers.fleet": {
+        "errors",
+        "records.events",
+        "records.regular_files",
+        "train.plan",
+        "train.step",
+        "train",
+        "data",
+        "figures.tables",
+        "workers.distributed",
+    },
+    "workers.processes": {"errors", "errors.own_lines"},
+    "workers.crews": {
+        "errors",
+        "records.events",
+        "data",
+        "train.plan",
+        "train.step",
+        "train",
+        "workers.fleet",
+        "workers.processes",
+        "workers.distributed",
+    },
+    "workers.distributed": {
+        "errors",
+        "engine.members",
+        "engine.array",
+        "models.metrics",
+        "train.step",
+        "workers.processes",
+    },
+    "study": {*_HEADLESS, "workers.crews", "figures"},
+    "study.executors": {"study", "errors", "records.events", "records.history", "workers.processes", "workers.crews"},
+    "figures": {
+        "errors.border",
+        "errors",
+        "records.events",
+        "search.grid",
+        "records.history",
+        "figures.colors",
+        "search.averages",
+    },
+    "study.callbacks": {"errors", "records.events", "search.grid"},
     "ui": {
         "errors",
-        "events",
-        "grid",
-        "history",
-        "colors",
+        "records.events",
+        "search.grid",
+        "records.history",
+        "figures.colors",
         "figures",
-        "pace",
-        "recipes",
-        "regular_files",
-        "model_zoo",
+        "records.pace",
+        "models.recipes",
+        "records.regular_files",
+        "models.model_zoo",
         "study",
-        "executors",
-        "own_lines",
+        "study.executors",
+        "errors.own_lines",
         FACE,
     },
     "cli": {
         "errors",
-        "events",
-        "grid",
-        "history",
-        "pace",
-        "plain_text",
-        "regular_files",
-        "store",
+        "records.events",
+        "search.grid",
+        "records.history",
+        "records.pace",
+        "errors.plain_text",
+        "records.regular_files",
+        "records.store",
         "study",
-        "executors",
+        "study.executors",
         FACE,
     },
-    FACE: {*_HEADLESS, "crews", "study", "executors", "callbacks"},
+    FACE: {*_HEADLESS, "workers.crews", "study", "study.executors", "study.callbacks"},
     "__main__": {"cli"},
 }
 
 SINGLE_MODULES = {
-    ("optim", "kernels"): {"hfta_nb.engine.kernels.native.adam"},  # a kernel in C that updates flat tensors
-    ("data", "members"): {"hfta_nb.engine.members.own_draws", "hfta_nb.engine.members.process_streams"},
-    ("recipes", "members"): {"hfta_nb.engine.members.own_draws", "hfta_nb.engine.members.process_streams"},
-    ("step", "kernels"): {"hfta_nb.engine.kernels.cuda_graphs"},  # captures whatever runs, an array or a plain module
+    ("optim", "engine.kernels"): {"hfta_nb.engine.kernels.native.adam"},  # a kernel in C that updates flat tensors
+    ("data", "engine.members"): {"hfta_nb.engine.members.own_draws", "hfta_nb.engine.members.process_streams"},
+    ("models.recipes", "engine.members"): {
+        "hfta_nb.engine.members.own_draws",
+        "hfta_nb.engine.members.process_streams",
+    },
+    ("train.step", "engine.kernels"): {
+        "hfta_nb.engine.kernels.cuda_graphs"
+    },  # captures whatever runs, an array or a plain module
 }
 """(part, other): of these a part may import the named modules only. None of these modules knows of arrays."""
 
-FACE_ONLY = {("ui", "model_zoo"), ("ui", "study"), ("ui", "executors"), ("cli", "study"), ("cli", "executors")}
+FACE_ONLY = {
+    ("ui", "models.model_zoo"),
+    ("ui", "study"),
+    ("ui", "study.executors"),
+    ("cli", "study"),
+    ("cli", "study.executors"),
+}
 """(part, other): of these a part may import public names only, and from the package, not from a module within."""
 
 JUPYTER = {"IPython", "ipywidgets", "anywidget", "traitlets", "ipykernel", "jupyterlab", "jupyter_client", "comm"}
 
 AT_TOP: dict[str, set[str]] = {
-    "pandas": {"tables"},
+    "pandas": {"figures.tables"},
     "optuna": set(),
     "ray": set(),
     "grpc": set(),
@@ -149,7 +253,7 @@ AT_TOP: dict[str, set[str]] = {
 }
 """Packages that are slow to import or optional: where each may be imported at the top of a module."""
 
-_STARTING = {"data", "executors", "processes", "crews"}
+_STARTING = {"data", "study.executors", "workers.processes", "workers.crews"}
 
 ANYWHERE: dict[str, set[str]] = {
     **{name: {"ui"} for name in JUPYTER},
@@ -157,17 +261,17 @@ ANYWHERE: dict[str, set[str]] = {
     "matplotlib.pyplot": set(),
     "pylab": set(),
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
-    "ray": {"crews"},
-    "grpc": {"crews"},
-    "pickle": {"processes", "crews"},
-    "cloudpickle": {"processes"},
-    "threading": {*_STARTING, "members", "kernels"},  # the last two: see docs/decisions/0020 and 0022
-    "_thread": {"data", "executors"},
-    "multiprocessing": {"data", "executors"},
-    "torch.multiprocessing": {"data", "executors"},
-    "concurrent.futures": {"data", "executors"},
+    "ray": {"workers.crews"},
+    "grpc": {"workers.crews"},
+    "pickle": {"workers.processes", "workers.crews"},
+    "cloudpickle": {"workers.processes"},
+    "threading": {*_STARTING, "engine.members", "engine.kernels"},  # the last two: see docs/decisions/0020 and 0022
+    "_thread": {"data", "study.executors"},
+    "multiprocessing": {"data", "study.executors"},
+    "torch.multiprocessing": {"data", "study.executors"},
+    "concurrent.futures": {"data", "study.executors"},
     # kernels: a C compiler (docs/decisions/0014), trials (0024); distributed: the other devices of an array (0035)
-    "subprocess": {*_STARTING, "kernels", "distributed"},
+    "subprocess": {*_STARTING, "engine.kernels", "workers.distributed"},
 }
 """Packages that belong to some parts alone, however they are imported."""
 
@@ -176,16 +280,16 @@ LOCKS = {"Lock", "RLock"}
 
 WITHOUT_TORCH = {
     "errors",
-    "events",
-    "grid",
-    "history",
-    "colors",
+    "records.events",
+    "search.grid",
+    "records.history",
+    "figures.colors",
     "search",
-    "averages",
-    "html",
-    "own_lines",
-    "tables",
-    "regular_files",
+    "search.averages",
+    "figures.html",
+    "errors.own_lines",
+    "figures.tables",
+    "records.regular_files",
 }
 MAY_PRINT = {"cli", "ui"}
 
@@ -206,20 +310,24 @@ def violations(root: Path, table: dict[str, set[str]] | None = None) -> list[str
     found = []
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
-        part = _part(relative)
+        part = _part(".".join(relative.with_suffix("").parts), table)
         where = relative.as_posix()
         if part not in table:
             found.append(f"{where}:1: {part} is not in the table")
             continue
         tree = tree_of(path)
         breaches = [*_layers(part, relative, tree, root, table), *_packages(part, relative, tree), *_prints(part, tree)]
-        found += [f"{where}:{line}: {what}" for line, what in breaches]
+        found += [f"{where}:{line}: {what}" for line, what in dict.fromkeys(breaches)]
     return found
 
 
-def _part(relative: Path) -> str:
-    first = relative.parts[0].removesuffix(".py")
-    return FACE if first == "__init__" else first
+def _part(name: str, table: Collection[str]) -> str:
+    """The part that a module belongs to, the innermost; its room if none is in the table."""
+    if name == "__init__":
+        return FACE
+    parts = name.split(".")
+    inner = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((part for part in inner if part in table), parts[0])
 
 
 def _layers(
@@ -249,15 +357,17 @@ def _targets(
     found: Import, root: Path, exported: set[str], table: dict[str, set[str]]
 ) -> Iterator[tuple[str, bool, tuple[str, ...]]]:
     """The parts that an import reaches: (part, whether a module within it, names taken)."""
-    package, *rest = found.module.split(".")
+    package, _, module = found.module.partition(".")
     if package != PACKAGE:
         return
-    if rest:
-        yield rest[0], len(rest) > 1, found.names
-        return
-    parts = {*table, *(p.name.removesuffix(".py") for p in root.iterdir())} - exported
+    rooms = {*(part.partition(".")[0] for part in table), *(p.name.removesuffix(".py") for p in root.iterdir())}
     for name in found.names or ("",):
-        yield (name if name in parts else FACE), False, ()
+        whole = ".".join(filter(None, [module, name]))
+        if not module and (name not in rooms or name in exported):
+            yield FACE, False, ()
+            continue
+        part = _part(whole, table)
+        yield part, len(module) > len(part), (name,) if part != whole else ()
 
 
 def _exported(face: Path) -> set[str]:

@@ -39,8 +39,8 @@ def test_every_module_can_be_imported() -> None:
 
 def test_the_public_face_has_examples() -> None:
     finder = doctest.DocTestFinder(exclude_empty=True)
-    names = ("array.fused", "members.per_member", "grid.axes", "model_zoo.registry", "study.study", "executors.start")
-    for name in (*names, "events.control"):
+    names = ("engine.array.fused", "engine.members.per_member", "search.grid.axes", "models.model_zoo.registry")
+    for name in (*names, "study.study", "study.executors.start", "records.events.control"):
         found = finder.find(importlib.import_module(f"hfta_nb.{name}"))
         assert sum(len(t.examples) for t in found), name
 

@@ -17,8 +17,21 @@ def test_the_package_obeys_the_table() -> None:
 
 
 def test_the_table_is_read_from_files_that_exist() -> None:
-    parts = {p.name.removesuffix(".py") for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
-    assert {"errors", "events", "grid", "history"} <= parts & TABLE.keys()
+    rooms = {p.name.removesuffix(".py") for p in ROOT.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert {part.partition(".")[0] for part in TABLE} - {FACE} == rooms - {"__init__"}
+    parts = [ROOT.joinpath(*part.split(".")) for part in TABLE if part != FACE]
+    assert all(part.is_dir() or part.with_suffix(".py").is_file() for part in parts)
+
+
+def test_rooms_have_no_circles() -> None:
+    """A room is built on others as a whole."""
+    rooms: dict[str, set[str]] = {}
+    for part, below in TABLE.items():
+        if part != FACE:
+            room = part.partition(".")[0]
+            rooms.setdefault(room, set()).update({b.partition(".")[0] for b in below} - {room, FACE})
+    order = list(graphlib.TopologicalSorter(rooms).static_order())
+    assert order.index("records") < order.index("engine") < order.index("train") < order.index("ui")
 
 
 def test_the_table_has_no_circles() -> None:
@@ -31,52 +44,64 @@ def test_the_table_names_no_unknown_part() -> None:
 
 
 PLANTED = [
-    ("events.py", "from hfta_nb.study import Study", "events may not import study"),
-    ("events.py", "import hfta_nb.study", "events may not import study"),
-    ("events.py", "from hfta_nb import study", "events may not import study"),
-    ("events.py", "from hfta_nb import Study", f"events may not import {FACE}"),
-    ("events.py", "import hfta_nb as hfta", f"events may not import {FACE}"),
-    ("events.py", "from . import study", "events may not import study"),
-    ("events.py", "from .study import Study", "events may not import study"),
-    ("events.py", "def f():\n    from hfta_nb.study import Study", "events may not import study"),
-    ("events.py", "if TYPE_CHECKING:\n    from hfta_nb.study import Study", "events may not import study"),
-    ("events.py", "try:\n    import hfta_nb.ui\nexcept ImportError:\n    pass", "events may not import ui"),
-    ("events.py", "class A:\n    def f(self):\n        import hfta_nb.ui", "events may not import ui"),
-    ("events.py", "importlib.import_module('hfta_nb.study')", "events may not import study"),
-    ("events.py", "__import__('hfta_nb.study')", "events may not import study"),
-    ("array/rules.py", "from ..optim import SGD", "array may not import optim"),
-    ("array/rules.py", "from hfta_nb.optim.sgd import SGD", "array may not import optim"),
-    ("array/deep/inner.py", "from ...optim import SGD", "array may not import optim"),
-    ("step/graph.py", "from hfta_nb.train.plan import Plan", "step may not import plan"),
-    ("executors/worker.py", "from hfta_nb.train import train", "executors may not import train"),
+    ("records/events.py", "from hfta_nb.study import Study", "records.events may not import study"),
+    ("records/events.py", "import hfta_nb.study", "records.events may not import study"),
+    ("records/events.py", "from hfta_nb import study", "records.events may not import study"),
+    ("records/events.py", "from hfta_nb import Study", f"records.events may not import {FACE}"),
+    ("records/events.py", "import hfta_nb as hfta", f"records.events may not import {FACE}"),
+    ("records/events.py", "from .. import study", "records.events may not import study"),
+    ("records/events.py", "from ..study import Study", "records.events may not import study"),
+    ("records/events.py", "def f():\n    from hfta_nb.study import Study", "records.events may not import study"),
+    (
+        "records/events.py",
+        "if TYPE_CHECKING:\n    from hfta_nb.study import Study",
+        "records.events may not import study",
+    ),
+    (
+        "records/events.py",
+        "try:\n    import hfta_nb.ui\nexcept ImportError:\n    pass",
+        "records.events may not import ui",
+    ),
+    ("records/events.py", "class A:\n    def f(self):\n        import hfta_nb.ui", "records.events may not import ui"),
+    ("records/events.py", "importlib.import_module('hfta_nb.study')", "records.events may not import study"),
+    ("records/events.py", "__import__('hfta_nb.study')", "records.events may not import study"),
+    ("engine/array/rules.py", "from ...optim import SGD", "engine.array may not import optim"),
+    ("engine/array/rules.py", "from hfta_nb.optim.sgd import SGD", "engine.array may not import optim"),
+    ("engine/array/deep/inner.py", "from ....optim import SGD", "engine.array may not import optim"),
+    ("train/step/graph.py", "from hfta_nb.train.plan import Plan", "train.step may not import train.plan"),
+    ("study/executors/worker.py", "from hfta_nb.train import train", "study.executors may not import train"),
     ("train.py", "from hfta_nb.study import Study", "train may not import study"),
     ("figures.py", "from hfta_nb.ui import LiveView", "figures may not import ui"),
     ("ui/bench.py", "from hfta_nb.train import train", "ui may not import train"),
     (
         "ui/bench.py",
         "from hfta_nb.study.executors.worker import Worker",
-        "ui may import the public face of executors only",
+        "ui may import the public face of study.executors only",
     ),
     ("ui/bench.py", "from hfta_nb.study import _cache", "ui may import the public face of study only"),
-    ("ui/bench.py", "from hfta_nb import plan", "ui may not import plan"),
-    ("train.py", "from hfta_nb import losses, telemetry", "train may not import telemetry"),
+    ("ui/bench.py", "from hfta_nb.train import plan", "ui may not import train.plan"),
+    ("train.py", "from hfta_nb.records import events, telemetry", "train may not import records.telemetry"),
     ("cli/run.py", "from hfta_nb.ui import Workbench", "cli may not import ui"),
     ("__init__.py", "from hfta_nb.figures import curves", f"{FACE} may not import figures"),
     ("__init__.py", "def f():\n    from hfta_nb.ui import Workbench", f"{FACE} may not import ui"),
     ("helpers.py", "", "helpers is not in the table"),
     ("extra/deep/module.py", "", "extra is not in the table"),
-    ("step/a.py", "from hfta_nb.engine.kernels import cuda_graphs, native", "step may not import all of kernels"),
-    ("optim/a.py", "from hfta_nb.engine.kernels.native.norm import f", "optim may not import all of kernels"),
-    ("optim/a.py", "import hfta_nb.engine.kernels", "optim may not import all of kernels"),
-    ("optim/a.py", "from hfta_nb.engine.members.arena import Arena", "optim may not import members"),
-    ("study.py", "from hfta_nb.engine.replay import program", "study may not import replay"),
+    (
+        "train/step/a.py",
+        "from hfta_nb.engine.kernels import cuda_graphs, native",
+        "train.step may not import all of engine.kernels",
+    ),
+    ("optim/a.py", "from hfta_nb.engine.kernels.native.norm import f", "optim may not import all of engine.kernels"),
+    ("optim/a.py", "import hfta_nb.engine.kernels", "optim may not import all of engine.kernels"),
+    ("optim/a.py", "from hfta_nb.engine.members.arena import Arena", "optim may not import engine.members"),
+    ("study.py", "from hfta_nb.engine.replay import program", "study may not import engine.replay"),
     ("study.py", "import pandas as pd", "study may not import pandas at the top"),
     ("study.py", "try:\n    import pandas\nexcept ImportError:\n    pass", "study may not import pandas at the top"),
     ("study.py", "class A:\n    import pandas", "study may not import pandas at the top"),
     ("data.py", "from sklearn.datasets import load_digits", "data may not import sklearn at the top"),
     ("search.py", "import optuna", "search may not import optuna at the top"),
-    ("crews/on_ray.py", "import ray", "crews may not import ray at the top"),
-    ("executors/start.py", "def f():\n    import ray", "executors may not import ray"),
+    ("workers/crews/on_ray.py", "import ray", "workers.crews may not import ray at the top"),
+    ("study/executors/start.py", "def f():\n    import ray", "study.executors may not import ray"),
     ("train.py", "def f():\n    import matplotlib.figure", "train may not import matplotlib"),
     ("figures.py", "import matplotlib.pyplot as plt", "figures may not import matplotlib.pyplot"),
     ("figures.py", "from matplotlib import pyplot", "figures may not import matplotlib.pyplot"),
@@ -94,8 +119,8 @@ PLANTED = [
     ("train.py", "def f():\n    import subprocess", "train may not import subprocess"),
     ("train.py", "import torch.multiprocessing as mp", "train may not import torch.multiprocessing"),
     ("train.py", "from torch import multiprocessing", "train may not import torch.multiprocessing"),
-    ("events.py", "import multiprocessing", "events may not import multiprocessing"),
-    ("store.py", "import pickle", "store may not import pickle"),
+    ("records/events.py", "import multiprocessing", "records.events may not import multiprocessing"),
+    ("records/store.py", "import pickle", "records.store may not import pickle"),
     ("study.py", "def f():\n    import cloudpickle", "study may not import cloudpickle"),
     ("search.py", "def f():\n    import torch", "search does without torch"),
     ("cli/run.py", "import torch", "cli may not import torch at the top"),
@@ -115,18 +140,24 @@ def test_a_planted_breach_is_found(tmp_path: Path, file: str, code: str, breach:
 
 
 ALLOWED = [
-    ("study.py", "from hfta_nb.train import train\nfrom hfta_nb import telemetry\nfrom .store import Store"),
+    (
+        "study.py",
+        "from hfta_nb.train import train\nfrom hfta_nb.records import telemetry\nfrom .records.store import Store",
+    ),
     ("study.py", "def f():\n    import pandas as pd"),
     ("study.py", "if TYPE_CHECKING:\n    import pandas as pd"),
     ("study.py", "if typing.TYPE_CHECKING:\n    import pandas as pd"),
-    ("array/rules.py", "from hfta_nb.engine.array.engine import Engine\nfrom .slots import Slots\nfrom . import fused"),
+    (
+        "engine/array/rules.py",
+        "from hfta_nb.engine.array.engine import Engine\nfrom .slots import Slots\nfrom . import fused",
+    ),
     ("optim/a.py", "from hfta_nb.engine.kernels.native import adam\nfrom hfta_nb.engine.kernels.native.adam import f"),
-    ("step/a.py", "import hfta_nb.engine.kernels.cuda_graphs"),
+    ("train/step/a.py", "import hfta_nb.engine.kernels.cuda_graphs"),
     ("data.py", "import threading\ndef f():\n    from sklearn.datasets import load_digits"),
-    ("events.py", "import queue\nfrom hfta_nb import errors"),
-    ("executors/worker.py", "import subprocess, threading\nfrom hfta_nb.study import Study"),
-    ("processes/pickling.py", "import threading\nimport cloudpickle"),
-    ("crews/on_ray.py", "import pickle\ndef f():\n    import ray"),
+    ("records/events.py", "import queue\nfrom hfta_nb import errors"),
+    ("study/executors/worker.py", "import subprocess, threading\nfrom hfta_nb.study import Study"),
+    ("workers/processes/pickling.py", "import threading\nimport cloudpickle"),
+    ("workers/crews/on_ray.py", "import pickle\ndef f():\n    import ray"),
     ("figures.py", "from matplotlib.figure import Figure\nfrom hfta_nb.figures.colors import palette"),
     ("ui/bench.py", "import ipywidgets\nimport hfta_nb as hfta\nfrom hfta_nb.study.executors import start\nprint(1)"),
     ("ui/bench.py", "from threading import Lock, RLock"),
@@ -154,7 +185,8 @@ def test_each_breach_tells_its_own_line(tmp_path: Path) -> None:
 
 def _plant(root: Path, file: str, code: str) -> None:
     """A tree that obeys the table, with one file more."""
-    for name in ("errors", "events", "study", "telemetry", "optim", "plan", "ui"):
+    for name in ("errors", "records/events", "study", "records/telemetry", "optim", "train/plan", "ui"):
+        (root / name).parent.mkdir(exist_ok=True)
         (root / f"{name}.py").write_text("", encoding="utf-8")
     (root / "__init__.py").write_text('__all__ = ["Study", "data", "family"]', encoding="utf-8")
     path = root / file

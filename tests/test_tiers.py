@@ -148,6 +148,6 @@ def test_every_family(default_tier: list[str]) -> None:
 
 
 def test_every_kernel(default_tier: list[str]) -> None:
-    kernels = [source.stem for source in (ROOT / "hfta_nb" / "kernels" / "native").glob("*.c")]
+    kernels = [source.stem for source in (ROOT / "hfta_nb" / "engine" / "kernels" / "native").glob("*.c")]
     assert kernels
     assert _lacking(kernels, default_tier, "test_checks.py::test_each_kernel_at_each_width") == []

@@ -27,6 +27,7 @@ GROUPS = {
     "tests/browser/": "browser",
     "tests/executors/": "executors",
     "tests/fleet/test_data_parallel.py": "ranks",
+    "tests/test_scale.py": "scale",
     "tests/test_tiers.py": "tiers",
     "tests/test_circles.py": "sources",
     "tests/test_layering.py": "sources",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _INSTALLED_IN = frozenset({"site-packages", "dist-packages"})
 _LONGEST = 120
 _CHAIN = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")

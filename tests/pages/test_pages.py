@@ -108,7 +108,7 @@ def test_decisions_are_linked_from_contributing_only() -> None:
 
 
 REWRITTEN = [
-    ("docs/engine.md", "engine.md", "../hfta_nb/errors.py", "source/hfta_nb/errors.py.md"),
+    ("docs/engine.md", "engine.md", "../hfta_nb/optim/adam.py", "source/hfta_nb/optim/adam.py.md"),
     ("docs/how_to/resume.md", "how_to/resume.md", "../speed.md#data", "../speed.md#data"),
     ("docs/how_to/own_model.md", "how_to/own_model.md", "../../notebooks/09_dcgan.ipynb", "../tutorial/09_dcgan.ipynb"),
     ("notebooks/05_resnet18.ipynb", "tutorial/05_resnet18.ipynb", "../docs/convergence.md", "../convergence.md"),

@@ -29,7 +29,7 @@ def test_every_public_name_has_an_entry(module: str) -> None:
 
 
 def test_every_module_of_the_face_is_documented() -> None:
-    modules = {f"hfta_nb.{n}" for n in hfta.__all__ if inspect.ismodule(getattr(hfta, n))}
+    modules = {getattr(hfta, n).__name__ for n in hfta.__all__ if inspect.ismodule(getattr(hfta, n))}
     assert modules <= set(api.MODULES)
 
 

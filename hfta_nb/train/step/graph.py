@@ -4,8 +4,8 @@ What a capture is, is a backend's affair: on a GPU a CUDA graph of everything in
 loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.train.step.cuda`). Here is what decides. A
 step may be captured if the same call would make the same kernel calls on the same memory, which is so when it is
 replayed from a recording (`hfta_nb.engine.replay`) and its optimizers are bound (`ArrayOptimizer.ready`). What those
-are bound to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss scales are read from
-the device, so that they may change.
+are bound to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss scales
+are read from the device, so that they may change.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) ->
         WorkerError: the system refuses.
     """
     # The package may be on sys.path only; the worker restores PYTHONPATH before any job.
-    package = str(Path(__file__).parents[2])
+    package = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, **own, "PYTHONPATH": path}
     # Signals blocked here stay blocked in the new process; an interrupt of the kernel reaches the process group.
