@@ -172,7 +172,8 @@ class Checkpointed:
 
 def doubling(output: Tensor, y: Tensor) -> Tensor:
     """A hook that keeps nothing."""
-    output.register_hook(lambda g: 2 * g)
+    if output.requires_grad:  # not in validation, where a loop of one's own would fail too
+        output.register_hook(lambda g: 2 * g)
     return F.mse_loss(output, y)
 
 
