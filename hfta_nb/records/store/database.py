@@ -99,7 +99,8 @@ def blank(path: Path) -> bool:
     if size_bytes > _FIRST_PAGE_BYTES or size_bytes % _LEAST_PAGE_BYTES:
         return False
     uri = _uri(path, "ro", "&immutable=1")  # which makes no files beside it
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(uri, uri=True)) as found:
+    # A damaged schema may be no UTF-8: whoever reads it says so.
+    with contextlib.suppress(sqlite3.Error, ValueError), contextlib.closing(sqlite3.connect(uri, uri=True)) as found:
         application, version, tables = (found.execute(sql).fetchone()[0] for sql in _ASKED)
         return not (application or version or tables)
     return False
