@@ -276,3 +276,23 @@ def test_a_fused_loss_takes_scales_and_names() -> None:
 class WithAux(Uncertainty):
     def forward(self, output: Tensor, y: Tensor) -> Any:
         return super().forward(output, y), output
+
+
+class SteppedWithin(nn.Module):
+    """Steps its parameter by an optimizer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.optimizer = torch.optim.SGD([self.scale], lr=0.1)
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        self.optimizer.step()
+        return F.mse_loss(output * self.scale, target)
+
+
+def test_a_loss_that_steps_its_own_parameters_is_refused_by_a_study(tmp_path: Path) -> None:
+    x, y = numbers(12, 4), numbers(12, 1, seed=1)
+    with pytest.raises(FusionError, match=r"steps its parameters itself; .*optimizer"):
+        hfta.Study(Regressor, {"lr": [0.1, 0.2]}, (x, y, x, y), loss=SteppedWithin(), monitor="val_loss",
+                   device="cpu", dtype="float64", directory=tmp_path).fit(progress=False)  # fmt: skip
