@@ -49,6 +49,11 @@ def test_the_face_is_torch_and_not_an_empty_shell() -> None:
     assert {"hfta_nb", "torch"} <= imported_by(FACE)
 
 
+def test_the_face_leaves_torchs_compiler_alone() -> None:
+    """Its front end takes a second to import; an optimizer of torch does it when it is made."""
+    imported_by(f"{FACE}\nimport sys\nassert 'torch._dynamo' not in sys.modules")
+
+
 def test_a_study_can_be_made_without_jupyter_installed() -> None:
     missing = ["IPython", "ipywidgets", "anywidget", "traitlets", "matplotlib"]
     block = f"import sys\nsys.modules |= dict.fromkeys({missing})\n"

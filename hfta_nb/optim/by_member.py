@@ -22,8 +22,14 @@ from hfta_nb.optim.values import HostColumn, Kind, plain
 _NO_VALUES = ("params", "param_names")
 """What a group holds that is no hyperparameter."""
 
-_TORCHS = {*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "step"}
-"""Attributes of every optimizer; an lr scheduler of torch sets the last one."""
+
+@functools.cache
+def _torchs() -> frozenset[str]:
+    """Attributes of every optimizer; an lr scheduler of torch sets the last one.
+
+    Not at import: an optimizer of torch imports the compiler's front end, which takes a second.
+    """
+    return frozenset({*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "step"})
 
 
 @dataclass(frozen=True)
@@ -278,7 +284,7 @@ class ByMember(MemberOptimizer):
             {n: v for n, v in group.items() if n not in _NO_VALUES and not _is_shown(v)}
             for group in saved["param_groups"]
         ]
-        attributes = {n: v for n, v in vars(member).items() if n not in _TORCHS and _is_plain(v)}
+        attributes = {n: v for n, v in vars(member).items() if n not in _torchs() and _is_plain(v)}
         within = {n: self._told(v) for n, v in vars(member).items() if isinstance(v, torch.optim.Optimizer)}
         return copy.deepcopy({"state": saved["state"], "groups": private, "attributes": attributes, "within": within})
 
