@@ -53,7 +53,7 @@ class DeviceTransfer:
     def send(self, x: Samples, y: Samples) -> InFlight:
         """Send one batch; the host does not wait for the copy."""
         if self._side is None:
-            return InFlight(moved(x, self.device, self.dtype), moved(y, self.device, self.dtype))
+            return InFlight(tree_map(self._own, x), tree_map(self._own, y))
         if any(t.device.type == "cuda" for t in (*leaves(x), *leaves(y))):
             # Made by the person's own code, on the stream that is current here: nothing to overlap with. Where it is
             # taken, another thread's or a person's own stream may be current.
@@ -77,6 +77,10 @@ class DeviceTransfer:
         with contextlib.closing(batches):
             for x, y in batches:
                 yield self.send(x, y)
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        # A copy always: a loader may give the same tensors again, and a model or a loss may write into them.
+        return tensor.to(self.device, self.dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
 
     def _copied(self, tensor: Tensor) -> Tensor:
         # Pinned memory is not used again by torch's allocator until the copies from it are done.

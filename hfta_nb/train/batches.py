@@ -216,7 +216,9 @@ class Resident(Whole):
     def validation(self) -> Iterator[Batch]:
         for start in range(0, self.data.held_out, self._evaluated):
             part = slice(start, start + self._evaluated)
-            yield self._held_out(take(self.data.x_validation, part), take(self.data.y_validation, part))
+            # Copies: a model or a metric may write into what it is given.
+            x, y = (tree_map(torch.clone, take(v, part)) for v in (self.data.x_validation, self.data.y_validation))
+            yield self._held_out(x, y)
 
 
 class Hosted(Whole):

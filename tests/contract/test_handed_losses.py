@@ -284,15 +284,38 @@ class SteppedWithin(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.optimizer = torch.optim.SGD([self.scale], lr=0.1)
+        self.optimizer: Any = torch.optim.SGD([self.scale], lr=0.1)
 
     def forward(self, output: Tensor, target: Tensor) -> Tensor:
         self.optimizer.step()
         return F.mse_loss(output * self.scale, target)
 
 
-def test_a_loss_that_steps_its_own_parameters_is_refused_by_a_study(tmp_path: Path) -> None:
+class SteppedFromList(SteppedWithin):
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = [self.optimizer]
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        for optimizer in self.optimizer:
+            optimizer.step()
+        return F.mse_loss(output * self.scale, target)
+
+
+class SteppedByClosure(SteppedWithin):
+    def __init__(self) -> None:
+        super().__init__()
+        optimizer, self.optimizer = self.optimizer, None
+        self.step = lambda: optimizer.step()
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        self.step()
+        return F.mse_loss(output * self.scale, target)
+
+
+@pytest.mark.parametrize("kind", [SteppedWithin, SteppedFromList, SteppedByClosure])
+def test_a_loss_that_steps_its_own_parameters_is_refused_by_a_study(kind: Any, tmp_path: Path) -> None:
     x, y = numbers(12, 4), numbers(12, 1, seed=1)
-    with pytest.raises(FusionError, match=r"steps its parameters itself; .*optimizer"):
-        hfta.Study(Regressor, {"lr": [0.1, 0.2]}, (x, y, x, y), loss=SteppedWithin(), monitor="val_loss",
+    with pytest.raises(FusionError, match=r"steps its parameters itself; .*loss"):
+        hfta.Study(Regressor, {"lr": [0.1, 0.2]}, (x, y, x, y), loss=kind(), monitor="val_loss",
                    device="cpu", dtype="float64", directory=tmp_path).fit(progress=False)  # fmt: skip

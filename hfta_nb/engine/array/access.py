@@ -16,11 +16,12 @@ from hfta_nb.engine.array import extra_states as extras
 from hfta_nb.engine.array import fusing, schedule, storage, surgery
 from hfta_nb.engine.array.extra_states import kept_beside
 from hfta_nb.engine.array.fused import FusedArray
+from hfta_nb.engine.array.fused_losses import held
 from hfta_nb.engine.array.schedule_tuner import Tuning
 from hfta_nb.engine.array.user_functions import alone_where_needed, changes
 from hfta_nb.engine.eager import attributes, saved_functions
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.current_member import alone
-from hfta_nb.engine.eager.engine import Inputs
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.gradients import Arguments, call_module
@@ -31,7 +32,7 @@ from hfta_nb.engine.eager.ownership import owner_of
 from hfta_nb.engine.kernels.strategy import timing_cache, trials
 from hfta_nb.engine.members.copying import copied_module
 from hfta_nb.engine.members.generators import seeded_state, streams_apart
-from hfta_nb.engine.members.held_losses import HeldLoss, attach, held, of_member, submodule_of, take_losses, unseen
+from hfta_nb.engine.members.held_losses import HeldLoss, attach, of_member, submodule_of, take_losses, unseen
 from hfta_nb.engine.members.padded_entries import clear_padded, keep_bits
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.members.threads import thread_scope

@@ -21,8 +21,9 @@ from hfta_nb.engine.array.saving import Savable
 from hfta_nb.engine.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.engine.array.self_tuning import SelfTuning
 from hfta_nb.engine.array.settings import Adjustable
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.contexts import not_compiled, own_execution
-from hfta_nb.engine.eager.engine import Engine, Inputs
+from hfta_nb.engine.eager.engine import Engine
 from hfta_nb.engine.eager.gradients import function_call, target_of
 from hfta_nb.engine.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.engine.eager.ownership import set_owner

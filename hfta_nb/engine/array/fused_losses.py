@@ -10,13 +10,42 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from hfta_nb.engine.array.own_losses import marked
 from hfta_nb.engine.array.saving import Savable
 from hfta_nb.engine.eager.gradients import call_module
+from hfta_nb.engine.eager.reach import Reach
+from hfta_nb.engine.members.held_losses import HeldLoss
 from hfta_nb.engine.members.tree import flatten, tensor_map
 from hfta_nb.errors import FusionError
+
+
+def held(loss: Any, name: str) -> Any:
+    """The loss; one that is a module with parameters to train, as members hold it.
+
+    Raises:
+        FusionError: it has lazy parameters, or an optimizer that would step the parameters of the loss as given.
+    """
+    if not isinstance(loss, nn.Module) or not any(p.requires_grad for p in loss.parameters()):
+        return loss
+    if any(is_lazy(p) for p in loss.parameters()):
+        what = "a loss whose parameters have no shapes yet"
+        raise FusionError(what, where=name, got=type(loss).__name__, remedy="call it once with an output and a target")
+    own = set(map(id, loss.parameters()))
+    for holder in Reach((loss,)).holders:
+        found = holder.owner
+        if isinstance(found, Optimizer) and any(id(p) in own for g in found.param_groups for p in g["params"]):
+            raise FusionError(
+                "a loss that steps its parameters itself",
+                where=f"{name}: {holder.label}",
+                got=type(found).__name__,
+                accepted="losses whose parameters the study's optimizer trains",
+                remedy="drop its optimizer; param_groups gives the loss a learning rate of its own",
+            )
+    return HeldLoss(loss, name)
 
 
 def computed(array: Savable, losses: Savable, output: Any, y: Any, has_aux: bool = False) -> tuple[Tensor, Any]:

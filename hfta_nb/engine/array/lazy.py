@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from hfta_nb.engine.array.stack import check_members, stack_members
 from hfta_nb.engine.array.storage import take
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.gradients import call_module
 from hfta_nb.engine.eager.model_hooks import writing_classes

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.array.storage import take
 from hfta_nb.engine.broadcasts import called
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.current_member import current
-from hfta_nb.engine.eager.engine import Inputs
 from hfta_nb.engine.eager.gradients import scalar, target_of
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.state import ArrayState

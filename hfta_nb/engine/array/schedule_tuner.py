@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.array.native_libraries import available
 from hfta_nb.engine.array.schedule import ExecutionSchedule, chosen, schedules_of, slow_together
 from hfta_nb.engine.array.schedule_trial import Trial, fastest, keep, known, told
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.eager.unlearning import unlearned
 from hfta_nb.engine.kernels.native import build
@@ -137,9 +137,7 @@ def _tried(
     budget_s: float | None = None,
 ) -> Trial:
     """A trial of schedules on steps that are undone; the array has the fastest one and its recordings."""
-    state = calls.state
-    restore = state.snapshot(every=True)
-    with _gradients_kept(state) as forget:
+    with calls.state.trial(), _gradients_kept(calls.state) as forget:
         trial = Trial(calls, ways, replaying, budget_s, cache)
         try:
             while not trial.done:
@@ -149,7 +147,6 @@ def _tried(
                 trial.took(trial.clock() - begin)
         finally:
             trial.settle()
-            restore()
     return trial
 
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.eager.autograd_nodes import nodes, own_function, reached
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.compare_outcomes import differences, sensitive
 from hfta_nb.engine.eager.differentiate import vector_jacobian
-from hfta_nb.engine.eager.engine import Inputs
 from hfta_nb.engine.eager.outcome import MemberOutcome, differentiable, gradient_outcome
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.plain_run import PlainRun

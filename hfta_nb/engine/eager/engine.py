@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.eager.after_backward import BackwardChanges
 from hfta_nb.engine.eager.attributes import AttributeKey, Attributes, tracked_attributes
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.checkpointing import recomputed_alone
 from hfta_nb.engine.eager.executable_module import Architectures, BlockTensors, ExecutableModule
 from hfta_nb.engine.eager.function_states import FunctionStates
@@ -23,10 +24,9 @@ from hfta_nb.engine.eager.results import concatenate
 from hfta_nb.engine.eager.shown_attributes import ShownAttributes
 from hfta_nb.engine.eager.unused import note_usage
 from hfta_nb.engine.members.generators import MemberGenerators
-from hfta_nb.engine.members.per_member import PerMember
 from hfta_nb.engine.members.process_streams import ProcessStreams
 from hfta_nb.engine.members.tensor_slots import TensorSlots
-from hfta_nb.engine.members.tree import Rebuild, flatten, tensor_map, unflatten
+from hfta_nb.engine.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.engine.rules import AloneMode, Context, Disagreement, rule_mode
 from hfta_nb.engine.rules.base import Usage, vmap_level
 from hfta_nb.engine.rules.call_path import CallPath
@@ -34,104 +34,6 @@ from hfta_nb.errors import FusionError
 
 Call = Callable[[nn.Module, list[Any]], Any]
 """What to compute for one member, given the module with the member's tensors and the leaves of its inputs."""
-
-
-@dataclass(slots=True)  # not frozen: that would make construction four times slower
-class Inputs:
-    """The flattened inputs of a call.
-
-    Attributes:
-        leaves: tensors and other values.
-        per_member: for each leaf, whether it has a member axis.
-        rebuild: puts the leaves together again.
-        copied: members get copies of shared tensors, as the model writes into them.
-    """
-
-    leaves: tuple[Any, ...]
-    per_member: tuple[bool, ...]
-    rebuild: Rebuild
-    copied: bool = False
-
-    @classmethod
-    def of(cls, tree: Any, members: int) -> Inputs:
-        leaves, rebuild = flatten(tree)
-        marked = tuple(isinstance(v, PerMember) for v in leaves)
-        for leaf, mark in zip(leaves, marked, strict=True):
-            if mark and not isinstance(leaf.value, Tensor):
-                raise FusionError("an input that is per member must be a tensor", where="per_member", got=leaf.value)
-            if mark and len(leaf) != members:
-                raise FusionError(
-                    "another number of members",
-                    where="per_member input",
-                    got=list(leaf.value.shape),
-                    accepted=f"a first axis of {members}, the array's members",
-                )
-        return cls(tuple(v.value if m else v for v, m in zip(leaves, marked, strict=True)), marked, rebuild)
-
-    @classmethod
-    def positional(cls, tensors: tuple[Tensor, ...]) -> Inputs:
-        """The inputs of a call with shared tensors only, and no keywords."""
-        return cls(tensors, (False,) * len(tensors), positional)
-
-    def check_values(self, device: torch.device) -> None:
-        """Check that inputs are on the device "meta" only if the members are: torch's kernels for both don't always.
-
-        Raises:
-            FusionError: one is there alone, or not there.
-        """
-        for k, leaf in enumerate(self.leaves):
-            if isinstance(leaf, Tensor) and leaf.is_meta != (device.type == "meta") and (leaf.is_meta or leaf.ndim):
-                what = (
-                    "without values, where members have some"
-                    if leaf.is_meta
-                    else "with values, where members have none"
-                )
-                remedy = f"make the tensor on the members' device, {device}"
-                raise FusionError(what, where=f"input {k}", got=f"{list(leaf.shape)} on {leaf.device}",
-                                  accepted=f"tensors on {device}", remedy=remedy)  # fmt: skip
-
-    def structure(self, leaves: list[Any]) -> Any:
-        return unflatten(self.rebuild, leaves)
-
-    def member(self, index: int) -> list[Any]:
-        return [v[index] if m else self._given(v) for v, m in zip(self.leaves, self.per_member, strict=True)]
-
-    def block(self, start: int, stop: int) -> tuple[list[Any], list[bool]]:
-        """The leaves for some members, and which of them have a member axis."""
-        if not self.copied:
-            pairs = zip(self.leaves, self.per_member, strict=True)
-            return [v[start:stop] if m else v for v, m in pairs], list(self.per_member)
-        leaves: list[Any] = []
-        for v, m in zip(self.leaves, self.per_member, strict=True):
-            own = v[start:stop].clone() if m else v
-            if isinstance(v, Tensor) and not m:
-                own = v.unsqueeze(0).repeat(stop - start, *[1] * v.ndim)
-            leaves.append(own)
-        return leaves, [isinstance(v, Tensor) for v in self.leaves]
-
-    def _given(self, value: Any) -> Any:
-        return value.clone() if self.copied and isinstance(value, Tensor) else value
-
-    def watched(self) -> Inputs:
-        """The inputs with copies of shared tensors, except those that require a gradient."""
-        pairs = zip(self.leaves, self.per_member, strict=True)
-        plain = [isinstance(v, Tensor) and not m and not v.requires_grad for v, m in pairs]
-        return replace(self, leaves=tuple(v.clone() if p else v for v, p in zip(self.leaves, plain, strict=True)))
-
-    def grad_leaves(self) -> list[Tensor]:
-        """Inputs that require a gradient, each once."""
-        return list({id(v): v for v in self.leaves if isinstance(v, Tensor) and v.requires_grad}.values())
-
-    def of_member(self, grads: Sequence[Tensor | None], member: int) -> list[Tensor | None]:
-        """One member's part of the gradients of `grad_leaves`; for shared inputs, the whole gradient."""
-        pairs = zip(self.leaves, self.per_member, strict=True)
-        marks = {id(v): m for v, m in pairs if isinstance(v, Tensor) and v.requires_grad}
-        return [g[member] if m and g is not None else g for g, m in zip(grads, marks.values(), strict=True)]
-
-
-def positional(leaves: Iterator[Any]) -> Any:
-    """The arguments of a call with tensors only."""
-    return tuple(leaves), {}
 
 
 @dataclass(frozen=True)
@@ -283,10 +185,8 @@ class Engine:
         return tensor_map(lambda t: t.unsqueeze(0), result)
 
     def _run_block(self, executable: ExecutableModule, block: Block, call: Call, inputs: Inputs) -> Any:
-        given, own = inputs.block(block.start, block.stop)
         members = [block.start + row for row in executable.rows]
-        if len(members) < block.stop - block.start:
-            given = [v[list(executable.rows)] if m else v for v, m in zip(given, own, strict=True)]
+        given, own = inputs.block(members)
         per_member = [v for v, m in zip(given, own, strict=True) if m]
         names_p, names_b = list(executable.parameters), list(executable.buffers)
         static: dict[str, Any] = {}

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.broadcasts import called
 from hfta_nb.engine.eager.autograd_nodes import nodes, own_function
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.current_member import current
 from hfta_nb.engine.eager.differentiate import add_to_grad
-from hfta_nb.engine.eager.engine import Block, Call, Inputs
+from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.engine.eager.functions_in_backward import unchanged
 from hfta_nb.engine.eager.numbers import as_tensors, is_number

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.eager.after_backward import Rows
-from hfta_nb.engine.eager.engine import Block, Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
+from hfta_nb.engine.eager.engine import Block
 from hfta_nb.engine.eager.hooks_in_backward import unseen_by_hooks
 from hfta_nb.engine.eager.outcome import (
     BUFFER,
@@ -80,7 +81,7 @@ class MemberGradients:
         rows_of: Any = Rows.apply
         parameters = {name: rows_of(p)[0] for name, p in leaves.items()} if as_plain else leaves
         buffers = {name: part(b) for name, b in state.tensors.named_buffers()}
-        inputs = Inputs(tuple(copied_leaves(self.inputs.leaves)), self.inputs.per_member, self.inputs.rebuild, True)
+        inputs = Inputs(tuple(copied_leaves(self.inputs.leaves)), self.inputs.per_member, self.inputs.rebuild, [])
         result = state.engine.run(Block(start, stop, single, parameters, buffers), self.computation.call, inputs)
         row = m - start
         if not differentiable(result):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.eager.attributes import AttributeKey, AttributesBefore, tracked_attributes, values_of
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.differentiate import add_to_grad
-from hfta_nb.engine.eager.engine import Inputs
 from hfta_nb.engine.eager.function_states import Place
 from hfta_nb.engine.eager.functions_in_backward import unchanged
 from hfta_nb.engine.eager.hooks_in_backward import unseen_by_hooks

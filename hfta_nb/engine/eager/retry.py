@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.caller_backward import Repeat
 from hfta_nb.engine.eager.divergence import Mismatch
-from hfta_nb.engine.eager.engine import Inputs
 from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 from hfta_nb.engine.eager.fallback import member_error
 from hfta_nb.engine.eager.functions_in_backward import follow
@@ -125,8 +125,10 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
         verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
         _observe(state, new_path or key not in state.proven, verification is not None, comparable)
         result = None
+        # Where the model writes into its inputs, members get copies.
+        given = replace(inputs, copies=[]) if state.settings.private else inputs
         try:
-            result = _run_guarding_inputs(state, inputs, call.run)
+            result = _run_guarding_inputs(state, given, call.run)
             refuse_views(state, restore)
             paths, state.engine.paths = state.engine.paths or set(), None
             if verification is None and not state.engine.recording and is_new(state, key, paths):
@@ -161,7 +163,10 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             compared = partial(count, state, kind, 1 if stateful else 2)
             if verification is not None and verification.later:
                 wait(state, kind)
+                call = call._replace(inputs=inputs if given is inputs else inputs.apart())
+                _give_back(state, given)
                 return verification.in_callers_backward(result, _repeat(state, helpers, call, restore), compared)
+            _give_back(state, given)
             if verification is not None:
                 compared()
             return result
@@ -300,14 +305,21 @@ def _undo_gradients(
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
 
+def _give_back(state: ArrayState, inputs: Inputs) -> None:
+    """Let the caller's tensors have what members have written into their copies."""
+    if not (state.trying or inputs.give_back()):
+        tell(
+            "members write unlike values into an input or target that they share, which is left as it was; "
+            "to see what each writes, give each its own: hfta.per_member(tensor.repeat(M, ...))"
+        )
+
+
 def _run_guarding_inputs(state: ArrayState, inputs: Inputs, run: Callable[[Inputs], Any]) -> Any:
-    """Run; if the model writes into its inputs, on copies of them."""
-    if state.settings.private:
-        return run(replace(inputs, copied=True))
-    if not state.engine.recording:
+    """Run; if the model turns out to write into its inputs, raise an error: it must run on copies of them."""
+    if not state.engine.recording or state.settings.private:
         return run(inputs)
     # The first call gets copies, whose versions show whether the model writes into them.
-    watched = inputs.watched()
+    watched = inputs.apart()
     failure: Exception | None = None
     result = None
     try:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.eager.autograd_nodes import nodes
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.eager.telling import tell
 

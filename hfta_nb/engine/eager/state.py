@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ class ArrayState:
         viewed: by attribute, what it shares memory with in a plain module; see `refuse_views`.
         shared: names of tensors that the members shared when they were fused, and do not train.
         followers: objects that keep state per member beside the array; see `Follower`.
+        trying: calls are part of a trial, which is undone.
         told: True if the warning about shared inputs was given or is not needed.
         told_of_sums: True if the warning about gradients of shared inputs was given.
         met: the losses and metrics of earlier calls; what a new one reads is watched.
@@ -81,7 +82,7 @@ class ArrayState:
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.functions = FunctionStates(len(generators))
         self.called: tuple[Any, ...] = ()
-        self.capture, self.told, self.told_of_sums = True, False, False
+        self.capture, self.told, self.told_of_sums, self.trying = True, False, False, False
         self._rewrites: bool | None = None
         self._written: Tensor | None = None  # whether calls have, as a tensor: a step must not wait for values
         self.shared: frozenset[str] = frozenset()
@@ -183,6 +184,17 @@ class ArrayState:
             if rows:
                 self.missing_grads[name] = rows
         self.unsettled.clear()
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """The context of calls that only the array notices: its state is what it was before."""
+        restore, before = self.snapshot(every=True), self.trying
+        self.trying = True
+        try:
+            yield
+        finally:
+            self.trying = before
+            restore()
 
     def snapshot(self, every: bool = False) -> Snapshot:
         """Save the state that a call changes, except gradients; calling the result restores it.

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.eager.blocks import leaf_blocks
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.caller_backward import CallerBackward, Repeat, tell_of_failure, without_effects
 from hfta_nb.engine.eager.compare_outcomes import differences, mismatch, sensitive
 from hfta_nb.engine.eager.divergence import first_divergence, rows_of
-from hfta_nb.engine.eager.engine import Inputs
 from hfta_nb.engine.eager.functions_in_backward import BackwardChangeError
 from hfta_nb.engine.eager.member_gradients import MemberGradients
 from hfta_nb.engine.eager.outcome import (
@@ -243,7 +243,7 @@ class MemberVerification:
 
         def together() -> None:
             block = next(b for b in leaf_blocks(state) if b.start <= m < b.stop)
-            state.engine.run(block, self.computation.call, self.inputs.watched())
+            state.engine.run(block, self.computation.call, self.inputs.apart())
 
         def alone() -> None:
             self.plain_run.outcome_of(plain)

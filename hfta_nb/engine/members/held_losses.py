@@ -13,10 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
-
-from hfta_nb.errors import FusionError
 
 _HELD = "_held_losses"
 """The attribute of a module with the names of its losses, each with the name of the submodule."""
@@ -41,29 +37,6 @@ class HeldLoss:
         """A member's own."""
         own: nn.Module = module._modules[submodule_of(module, self.name)]  # type: ignore[assignment]
         return own
-
-
-def held(loss: Any, name: str) -> Any:
-    """The loss; one that is a module with parameters to train, as members hold it.
-
-    Raises:
-        FusionError: it has lazy parameters, or an optimizer that would step the parameters of the loss as given.
-    """
-    if not isinstance(loss, nn.Module) or not any(p.requires_grad for p in loss.parameters()):
-        return loss
-    if any(is_lazy(p) for p in loss.parameters()):
-        what = "a loss whose parameters have no shapes yet"
-        raise FusionError(what, where=name, got=type(loss).__name__, remedy="call it once with an output and a target")
-    for path, module in loss.named_modules():
-        own = next((n for n, v in vars(module).items() if isinstance(v, Optimizer)), None)
-        if own is not None:
-            raise FusionError(
-                "a loss that steps its parameters itself",
-                where=".".join(filter(None, [name, path, own])),
-                accepted="losses whose parameters the study's optimizer trains",
-                remedy="drop its optimizer; param_groups gives the loss a learning rate of its own",
-            )
-    return HeldLoss(loss, name)
 
 
 def attach(module: nn.Module, losses: Mapping[str, nn.Module]) -> nn.Module:

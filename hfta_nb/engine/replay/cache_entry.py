@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.tree import Rebuild, unflatten

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.eager.blocks import graph_blocks, leaf_blocks
-from hfta_nb.engine.eager.engine import Block, Call, Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
+from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.engine.eager.gradients import call_module, loss_call
 from hfta_nb.engine.eager.outcome import Computation, differentiable

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.eager.blocks import graph_blocks
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.recomputation import in_backward
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.replay.guards import Guards

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.native import build
 from hfta_nb.engine.kernels.strategy.autotune import clock_of

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.eager.blocks import graph_blocks
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.differentiate import vector_jacobian
-from hfta_nb.engine.eager.engine import Block, Inputs
+from hfta_nb.engine.eager.engine import Block
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.tree import flatten, versions
 from hfta_nb.engine.replay.delivery import assign_grads, delivered, gradient_copies, written

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.model_hooks import called_beside
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing
@@ -211,7 +211,7 @@ class ProgramCache(Generic[E]):
             return eager
 
         def recorded(inputs: Inputs) -> T:
-            if inputs.copied:  # the settings of the array have just changed
+            if inputs.copies is not None:  # the settings of the array have just changed
                 return eager(inputs)
             restore = self.state.snapshot()
             try:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.eager.autograd_nodes import nodes, own_function, reached
 from hfta_nb.engine.eager.blocks import graph_blocks
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.differentiate import vector_jacobian
-from hfta_nb.engine.eager.engine import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.tree import Rebuild, flatten
 from hfta_nb.engine.replay import layouts

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hfta_nb.engine.eager.engine import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.identity import identity
 from hfta_nb.engine.members.tree import flatten, unflatten

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from hfta_nb.engine.eager.blocks import leaf_blocks
-from hfta_nb.engine.eager.engine import Call, Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs
+from hfta_nb.engine.eager.engine import Call
 from hfta_nb.engine.eager.gradients import Gradients
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.identity import identity
