@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.eager.verified_kinds import _MOST_PATHS
-from hfta_nb.errors import ArrayWarning
+from hfta_nb.errors import ArrayWarning, FusionError
 from tests.contract.handed.shared_objects import OfParts
 from tests.contract.handed_over import numbers
 from tests.contract.serial import make
@@ -231,3 +231,94 @@ def test_an_object_under_two_names_is_one_when_it_is_written() -> None:
         torch.testing.assert_close(found, torch.stack(expected).detach(), atol=1e-12, rtol=0)
         for module in (array, *modules) if call % 2 else ():
             module.context.calls = 3
+
+
+class UnderTwoNames(nn.Module):
+    """A list that is an attribute, and in an object that is another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+        self.context = SimpleNamespace(sums=[], calls=0)
+        self.sums = self.context.sums
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layer(x)
+        self.sums.append(found.detach().sum())
+        self.context.calls += 1
+        return found * (1 + sum(self.context.sums) / self.context.calls)
+
+
+@pytest.mark.parametrize("form", ["array(x)", "evaluate"])
+def test_what_two_attributes_share_stays_shared_when_a_call_is_undone(
+    form: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))  # nothing is known: schedules are tried, and the calls undone
+    array, modules, x = fused(UnderTwoNames)
+    for _ in range(5):
+        found = losses(array, form, x)
+        torch.testing.assert_close(found, alone(modules, x), atol=1e-12, rtol=0)
+
+
+def test_what_the_user_writes_into_a_list_is_seen_wherever_members_hold_it() -> None:
+    def clear_attribute(model: Any) -> None:
+        model.sums.clear()
+
+    def clear_within(model: Any) -> None:
+        model.context.sums.clear()
+
+    def replace(model: Any) -> None:
+        model.sums = []
+
+    array, modules, x = fused(UnderTwoNames)
+    for change in (clear_attribute, clear_within, replace, clear_within):
+        for _ in range(2):
+            as_alone(array, modules, x)
+        for model in (array, *modules):
+            change(model)
+    as_alone(array, modules, x)
+
+
+class KeepsView(nn.Module):
+    """Keeps a view of its buffer, and writes into one of the two in every call."""
+
+    def __init__(self, into: str, again: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+        self.register_buffer("scale", torch.ones(6))
+        self.view: Any = None
+        self.into, self.again = into, again
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.view is None or self.again:
+            self.view = self.scale[:3]  # type: ignore[index]
+        target = self.view if self.into.startswith("view") else self.scale
+        (target.data if "data" in self.into else target).mul_(0.9)
+        found: Tensor = self.layer(x) * self.view
+        return found * self.scale[:3]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("into", ["view", "view.data", "buffer", "buffer.data"])
+def test_a_view_of_a_buffer_that_lasts_longer_than_a_call(into: str) -> None:
+    modules = [KeepsView(into, again=False).double() for _ in range(3)]
+    array, x = hfta.fuse(modules), inputs()
+    array(x)
+    if into.startswith("view"):
+        with pytest.raises(FusionError, match=r"view: the model keeps a view, .*take the view in each call"):
+            array(x)
+    else:
+        with pytest.warns(ArrayWarning, match=r"kept a view of a buffer, .*view has the values from before"):
+            array(x)
+
+
+@pytest.mark.parametrize("into", ["view", "view.data", "buffer", "buffer.data"])
+def test_a_view_of_a_buffer_that_each_call_takes_anew(into: str) -> None:
+    plain = [KeepsView(into, again=True).double() for _ in range(3)]
+    modules = [KeepsView(into, again=True).double() for _ in range(3)]
+    for module, own in zip(modules, plain, strict=True):
+        module.load_state_dict(own.state_dict())
+    array, x = hfta.fuse(modules), inputs()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArrayWarning)
+        for _ in range(6):
+            torch.testing.assert_close(array(x), torch.stack([m(x) for m in plain]), atol=1e-12, rtol=0)

@@ -16,12 +16,20 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.eager.joined_values import copies_of, joined_rows, with_tensors
 from hfta_nb.engine.eager.module_references import note_references, rebound
-from hfta_nb.engine.eager.mutable_values import Memo, copy_value, is_mutable, restore_value, same_value
+from hfta_nb.engine.eager.mutable_values import (
+    Memo,
+    copy_value,
+    is_mutable,
+    may_overwrite,
+    overwrite,
+    restore_all,
+    same_value,
+)
+from hfta_nb.engine.eager.new_parameters import no_new_parameters
 from hfta_nb.engine.eager.shared_memory import overlapping, parts, view_error
 from hfta_nb.engine.members.held import walk
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.rules.base import Context, Disagreement
-from hfta_nb.errors import FusionError
 
 AttributeKey = tuple[str, str]
 """Path of a submodule, and the name of its attribute."""
@@ -89,6 +97,12 @@ class Attributes:
         rows = [self.copies({place: v[i] for place, v in values.items()}) for i in range(self.members)]
         self.values.update({place: [row[place] for row in rows] for place in values})
 
+    def rewrite(self, place: Any, values: Sequence[Any]) -> bool:
+        """Give the members' own objects other content, as another place may hold the same ones; False for not done."""
+        held = self.values.get(place, ())
+        pairs = list(zip(held, map(self.copied, values), strict=True)) if held else []
+        return bool(pairs) and all(may_overwrite(*pair) for pair in pairs) and all(overwrite(*pair) for pair in pairs)
+
     def drop(self, index: int) -> None:
         """Remove all attributes of a member."""
         for values in self.values.values():
@@ -141,47 +155,6 @@ def is_below(path: str, paths: Collection[str]) -> bool:
 
 
 @contextmanager
-def no_new_parameters(root: nn.Module) -> Iterator[None]:
-    """Refuse parameters that the model creates within the context, and remove them.
-
-    Raises:
-        FusionError: there are some.
-    """
-    before = [
-        (path, m._parameters, dict(m._parameters), m._modules, dict(m._modules))
-        for path, m in root.named_modules(remove_duplicate=False)
-    ]
-    found = ""
-    try:
-        yield
-        if not all(_same_objects(p, own) and _same_objects(m, inner) for _, p, own, m, inner in before):
-            had = ((path, name) for path, _, own, *_ in before for name, p in own.items() if p is not None)
-            names = {f"{path}.{name}" if path else name for path, name in had}
-            now = dict(root.named_parameters(remove_duplicate=False))
-            known = {id(p) for name, p in now.items() if name in names}
-            found = next((name for name, p in now.items() if name not in names and id(p) not in known), "")
-    except BaseException:
-        found = "an error"
-        raise
-    finally:
-        if found:
-            for _, parameters, own, children, inner in before:
-                for held, old in ((parameters, own), (children, inner)):
-                    for name in [n for n in held if n not in old]:
-                        del held[name]
-    if found:
-        raise FusionError(
-            "a parameter that the model creates in its forward, so that no optimizer and no array knows it",
-            where=found,
-            remedy="create it in the constructor, or use torch's lazy modules (nn.LazyLinear), and call the model once",
-        )
-
-
-def _same_objects(now: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    return len(now) == len(before) and all(now.get(name, MISSING) is value for name, value in before.items())
-
-
-@contextmanager
 def tracked_attributes(
     root: nn.Module,
     slots: TensorSlots,
@@ -190,6 +163,7 @@ def tracked_attributes(
     deep: bool = False,
     keep: bool = False,
     prefix: str = "",
+    views: Collection[AttributeKey] = (),
 ) -> Iterator[None]:
     """Set attributes within the context and track changes of attributes; restore the old attributes on exit.
 
@@ -203,6 +177,10 @@ def tracked_attributes(
         deep: track the content of all attributes, not only of those in `given`.
         keep: do not restore the old attributes.
         prefix: the path of `root` in the model.
+        views: attributes that are views of what members have copies of.
+
+    Raises:
+        FusionError: the content of a view has changed, or of what it is a view of.
     """
     modules = dict(root.named_modules())
     known = set(slots.buffers)
@@ -214,7 +192,7 @@ def tracked_attributes(
     for (path, name), value in given.items():
         _set(modules[path], name, rebound(value, modules, prefix))
     start = held() if given else before
-    contents = _contents(modules, start, None if deep else given)
+    contents, memo = _contents(modules, start, None if deep else given)
     try:
         with no_new_parameters(root) if deep else nullcontext():
             yield
@@ -232,16 +210,16 @@ def tracked_attributes(
         altered = {place: value for place, value in values.items() if not _unchanged(value, contents[place])}
         written = {place: value for place, value in altered.items() if now[place[0]].get(place[1], MISSING) is value}
         after = {(path, name): now[path].get(name) for path, name in contents} if written else {}
-        views = sorted(".".join(filter(None, place)) for place, _ in overlapping(parts(after)) if place in written)
+        apart = {place for place, _ in overlapping(parts(after))}.union(views) & written.keys()
         with suppress(Exception):  # an error here only occurs in a call that is repeated
             changes.update(copies_of(written | _holding(changes, written), {}))
-        for place, value in altered.items() if not keep else ():  # also of an object that the module has replaced
-            with suppress(Exception):
-                own = before[place[0]].get(place[1], MISSING)
-                _set(modules[place[0]], place[1], _back(own, value, contents[place]))
+        lost = restore_all(memo) if altered and not keep else {}  # also of an object that the module has replaced
+        for place, value in altered.items() if not keep else ():
+            own = before[place[0]].get(place[1], MISSING)
+            _set(modules[place[0]], place[1], lost.get(id(value), own) if own is value else own)
         note_references(changes.values(), modules, prefix)
-    if views:
-        raise view_error("the model", ", ".join(views))
+    if apart:
+        raise view_error("the model", ", ".join(sorted(".".join(filter(None, place)) for place in apart)))
 
 
 def values_of(root: nn.Module, slots: TensorSlots, places: Collection[AttributeKey]) -> dict[AttributeKey, Any]:
@@ -262,7 +240,7 @@ class AttributesBefore:
     def __init__(self, root: nn.Module, slots: TensorSlots) -> None:
         self._modules, self._known = dict(root.named_modules()), set(slots.buffers)
         self._held = self._now()
-        self._contents = _contents(self._modules, self._held, None)
+        self._contents, _ = _contents(self._modules, self._held, None)
 
     def _now(self) -> dict[str, dict[str, Any]]:
         return {path: _state(m, path, self._known) for path, m in self._modules.items()}
@@ -297,8 +275,8 @@ def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any
 
 def _contents(
     modules: Mapping[str, nn.Module], state: Mapping[str, Mapping[str, Any]], only: Any
-) -> dict[AttributeKey, Any]:
-    """Copies of attributes whose content may change; attributes that cannot be copied are not tracked."""
+) -> tuple[dict[AttributeKey, Any], Memo]:
+    """Copies of attributes whose content may change, and their memo; what cannot be copied is not tracked."""
     wanted = [
         (path, name, value)
         for path, held in state.items()
@@ -309,16 +287,16 @@ def _contents(
         and is_mutable(value)
     ]
     found: dict[AttributeKey, Any] = {}
-    if not wanted:
-        return found
     memo: Memo = {}
+    if not wanted:
+        return found, memo
     for module in modules.values():
         own = *module._buffers.values(), *module._parameters.values(), module
         memo |= {id(v): v for v in own if v is not None}
     for path, name, value in wanted:
         with suppress(TypeError):
             found[path, name] = copy_value(value, memo)
-    return found
+    return found, memo
 
 
 def _unchanged(value: Any, content: Any) -> bool:
@@ -333,12 +311,6 @@ def _holding(new: Mapping[AttributeKey, Any], written: Mapping[AttributeKey, Any
     parts = {id(v) for v in walk(written.values()) if is_mutable(v)}
     ordinary = {place: v for place, v in new.items() if is_ordinary(place[1])} if parts else {}
     return {place: v for place, v in ordinary.items() if any(id(inner) in parts for inner in walk([v]))}
-
-
-def _back(own: Any, value: Any, content: Any) -> Any:
-    """An attribute's value before the call, after the content of `value` has changed during the call."""
-    restored = restore_value(value, content)
-    return restored if own is value else own
 
 
 def is_cache(module: nn.Module, name: str) -> bool:

@@ -21,6 +21,7 @@ from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.intercept import Handler, intercepted
 from hfta_nb.engine.eager.member_modules import MemberModules, grown_buffers, restore_storage
 from hfta_nb.engine.eager.results import concatenate
+from hfta_nb.engine.eager.shared_memory import views_of
 from hfta_nb.engine.eager.shown_attributes import ShownAttributes
 from hfta_nb.engine.eager.unused import note_usage
 from hfta_nb.engine.members.generators import MemberGenerators
@@ -82,6 +83,8 @@ class Engine:
         process_streams: random streams of Python and NumPy.
         resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
         observed: by member whose gradients are recorded, the dict for them.
+        views: by attribute that calls have set, of which buffers it is a view.
+        anew: the attributes that the last call has set.
         paths: receives the path (see `CallPath`) of each block of several members; None if paths are not wanted.
     """
 
@@ -109,6 +112,8 @@ class Engine:
         self.one_by_one: tuple[str, ...] = ()
         self.process_streams = ProcessStreams()
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
+        self.views: dict[AttributeKey, list[str]] = {}
+        self.anew: set[AttributeKey] = set()
         self.observed: dict[int, dict[str, Tensor | None]] = {}
         self.paths: set[int] | None = None
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.root.modules())
@@ -173,6 +178,7 @@ class Engine:
             ):
                 result, replaced = slots.call_and_keep(state, lambda: call(root, leaves))
             restore_storage(state, storages)
+        self._note_views(changes, executable.buffers)
         self.attributes.keep(member, changes)
         note_usage(self.usage, member, result, executable.parameters)
         with torch.no_grad():
@@ -207,6 +213,7 @@ class Engine:
                 self.functions.together(context, executable.padded),
             ):
                 result, replaced = executable.slots.call(state, lambda: call(executable.root, leaves))
+            self._note_views(changes, executable.buffers)
             if self.paths is not None and context.path is not None:
                 self.paths.add(context.path.value)
             if not executable.padded:
@@ -283,8 +290,18 @@ class Engine:
     ) -> AbstractContextManager[None]:
         """The context that tracks attributes, which costs as much as a small model; so only if the model sets some."""
         if self.watching or self.attributes.values:
-            return tracked_attributes(root, slots, given, changes, deep=self.watching, keep=keep)
+            views = [place for place, others in self.views.items() if others]
+            return tracked_attributes(root, slots, given, changes, deep=self.watching, keep=keep, views=views)
         return nullcontext()
+
+    def _note_views(self, changes: Mapping[AttributeKey, Any], buffers: Mapping[str, Tensor]) -> None:
+        """Note which of the attributes that a call has set are views of buffers: they are copies in the next one."""
+        self.anew |= changes.keys()
+        if self.watching and changes:
+            names = {".".join(filter(None, place)): place for place in changes}
+            found = views_of({name: changes[place] for name, place in names.items()}, buffers)
+            for name, place in names.items():
+                self.views[place] = [other for other in found.get(name, ()) if other in buffers]
 
     def _context(self, members: Sequence[int]) -> Context:
         return Context(

@@ -32,7 +32,12 @@ STREAMS = (torch.Generator, random.Random, np.random.RandomState, np.random.Gene
 """Random streams."""
 
 Memo = dict[int, Any]
-"""Copies by the id of the original; a module's tensors map to themselves."""
+"""Copies by the id of the original; a module's tensors map to themselves. As for `copy.deepcopy`, the originals are
+listed under its own id, so that no other object gets one of their ids meanwhile."""
+
+
+_ENTRIES = (dict, list, tuple, set, deque)
+"""Types whose values hold others as entries."""
 
 
 def is_mutable(value: Any, depth: int = 0) -> bool:
@@ -92,6 +97,7 @@ def _copied(value: Any, memo: Memo, depth: int) -> Any:
         except Exception as error:
             raise TypeError(f"{type(value).__name__} can't be copied") from error
     memo[id(value)] = new
+    memo.setdefault(id(memo), []).append(value)
     return new
 
 
@@ -136,6 +142,48 @@ def agree(a: Any, b: Any) -> bool:
         return False
 
 
+def restore_all(memo: Memo) -> dict[int, Any]:
+    """Restore the content that values had when they were copied, each in the same object: what they share stays shared.
+
+    Args:
+        memo: of the copies.
+
+    Returns:
+        By the ids of originals that can't be changed in place, their copies, which are to take their places.
+    """
+    pairs = [(value, memo[id(value)]) for value in memo.get(id(memo), ()) if id(value) in memo]
+    originals = {id(copied): value for value, copied in pairs}
+    lost: dict[int, Any] = {}
+    for value, copied in pairs:
+        if not isinstance(value, _ENTRIES) and not _is_plain(type(value)):
+            restored = value if same_value(value, copied) else restore_value(value, copied)
+            if restored is not value:
+                originals.pop(id(copied), None)
+                lost[id(value)] = copied
+
+    def back(held: Any) -> Any:
+        return originals.get(id(held), held)
+
+    held: Any
+    before: Any
+    for value, copied in pairs:
+        held, before = [v if isinstance(v, _ENTRIES) else getattr(v, "__dict__", None) for v in (value, copied)]
+        if isinstance(held, dict) and isinstance(before, dict):
+            entries: Any = {k: back(v) for k, v in before.items()}
+            if list(held) != list(entries) or any(held[k] is not v for k, v in entries.items()):
+                dict.clear(held)
+                dict.update(held, entries)
+        elif isinstance(held, list | deque):
+            entries = [back(v) for v in before]
+            if len(held) != len(entries) or any(a is not b for a, b in zip(held, entries, strict=True)):
+                held.clear()
+                held.extend(entries)
+        elif isinstance(held, set) and held != before:
+            held.clear()
+            held.update(map(back, before))
+    return lost
+
+
 def restore_value(value: Any, before: Any) -> Any:
     """The previous value, in the same object if possible.
 
@@ -170,13 +218,39 @@ def restore_value(value: Any, before: Any) -> Any:
     return before
 
 
+def may_overwrite(value: Any, new: Any) -> bool:
+    """True if `overwrite` can give a value the content of another."""
+    kind = type(value)
+    return kind is type(new) and (kind in (list, dict, set, deque) or (bool(vars(value)) if _is_plain(kind) else False))
+
+
+def overwrite(value: Any, new: Any, depth: int = 0) -> bool:
+    """Give a container or an object the content of another of its type; what it holds stays the same objects, which get
+    the content of theirs, where that is possible."""
+
+    def entry(old: Any, given: Any) -> Any:
+        inner = depth < _MAX_DEPTH and may_overwrite(old, given) and overwrite(old, given, depth + 1)
+        return old if inner or old is given else given
+
+    if isinstance(value, set | list | deque):
+        entries = [entry(a, b) for a, b in zip(value, new, strict=True)] if len(value) == len(new) else list(new)
+        restore_value(value, new if isinstance(value, set) else entries)
+        return True
+    held, wanted = (value, new) if isinstance(value, dict) else (vars(value), vars(new))
+    found = {key: entry(held[key], v) if key in held else v for key, v in wanted.items()}
+    held.clear()
+    held.update(found)
+    return True
+
+
 class _Empty:
     """An object whose values are all in its `__dict__`."""
 
 
 def _is_plain(kind: type) -> bool:
     """True if objects of a class hold nothing beside their `__dict__`."""
-    return kind.__basicsize__ == _Empty.__basicsize__ and kind.__dictoffset__ == _Empty.__dictoffset__
+    alike = kind.__basicsize__ == _Empty.__basicsize__ and kind.__dictoffset__ == _Empty.__dictoffset__
+    return alike or kind is types.SimpleNamespace
 
 
 def _methods(kind: type) -> set[str]:

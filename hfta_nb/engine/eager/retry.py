@@ -259,6 +259,7 @@ def _observe(state: ArrayState, recording: bool, verifying: bool, verifiable: bo
     engine = state.engine
     engine.recording, engine.watching = recording, recording or verifying
     engine.paths = set() if verifiable else None
+    engine.anew = set()
     engine.process_streams.begin(engine.watching)
 
 

@@ -76,6 +76,14 @@ def refuse_views(state: ArrayState, before: Snapshot) -> None:
     Raises:
         FusionError: it has; or an attribute is a view of a parameter that is trained, and the call has not set it anew.
     """
+    engine = state.engine
+    kept = {place: others for place, others in engine.views.items() if others and place not in engine.anew}
+    for place in [place for place, others in kept.items() if before.changed(others)]:
+        tell(
+            f"the model has kept a view of a buffer, {', '.join(kept[place])}, and this call writes into that: "
+            f"{'.'.join(filter(None, place))} has the values from before; take the view in each call: self.buffer[0]"
+        )
+        engine.views[place] = []
     if not state.viewed:
         return
     trained = {name for name, p in state.tensors.named_parameters() if p.requires_grad}

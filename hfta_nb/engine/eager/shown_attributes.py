@@ -32,7 +32,7 @@ class ShownAttributes:
     def __init__(self, root: nn.Module) -> None:
         self._root = root
         self._own: dict[AttributeKey, Any] = {}
-        self._shown: dict[AttributeKey, tuple[Any, list[Any]]] = {}
+        self._shown: dict[AttributeKey, tuple[Any, list[Any], Any]] = {}
         self._depth = 0
 
     @contextmanager
@@ -58,10 +58,12 @@ class ShownAttributes:
         for (path, name), own in self._own.items():
             held = self._root.get_submodule(path).__dict__
             now = held.get(name, MISSING)
-            mark, leaves = self._shown[path, name]
+            mark, leaves, shown = self._shown[path, name]
             if fingerprint(now) != mark:
                 # What two places show stays one value of each member.
-                written[path, name] = known[id(now)] = known.get(id(now)) or divided(now, leaves, attributes.members)
+                values = known[id(now)] = known.get(id(now)) or divided(now, leaves, attributes.members)
+                if now is not shown or not attributes.rewrite((path, name), values):
+                    written[path, name] = values
             if own is MISSING:
                 held.pop(name, None)
             else:
@@ -79,7 +81,7 @@ class ShownAttributes:
             self._own[path, name] = held.get(name, MISSING)
             same = tuple(map(id, values))
             held[name] = shown = known[same] = known[same] if same in known else together(values)
-            self._shown[path, name] = fingerprint(shown), flatten(shown)[0]
+            self._shown[path, name] = fingerprint(shown), flatten(shown)[0], shown
 
 
 def together(values: Sequence[Any]) -> Any:

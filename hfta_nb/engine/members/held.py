@@ -58,7 +58,8 @@ def inside(value: Any) -> Iterable[Any]:
     if isinstance(value, functools.partial):
         return value.func, *value.args, *value.keywords.values()
     cls = type(value)
-    plain = all(getattr(cls, name, None) is getattr(object, name, None) for name in _SPECIAL)
+    own = any(getattr(cls, name, None) is not getattr(object, name, None) for name in _SPECIAL)
+    plain = cls is types.SimpleNamespace or not own
     return list(getattr(value, "__dict__", {}).values()) if plain else ()
 
 
