@@ -177,10 +177,7 @@ def tracked_attributes(
         deep: track the content of all attributes, not only of those in `given`.
         keep: do not restore the old attributes.
         prefix: the path of `root` in the model.
-        views: attributes that are views of what members have copies of.
-
-    Raises:
-        FusionError: the content of a view has changed, or of what it is a view of.
+        views: attributes that are views of what members have copies of. Writing into one is a FusionError.
     """
     modules = dict(root.named_modules())
     known = set(slots.buffers)
@@ -199,11 +196,7 @@ def tracked_attributes(
     finally:
         now = held()
         for path, module in modules.items():
-            old = start[path]
-            for name, value in now[path].items():
-                was = old.get(name, MISSING)
-                if value is not was and not _same(name, value, was) and not is_cache(module, name):
-                    changes[path, name] = value
+            changes |= _new(module, path, now[path], start[path])
             if not keep:
                 _restore(module, now[path], before[path])
         values = {(path, name): start[path].get(name, MISSING) for path, name in contents}
@@ -213,10 +206,11 @@ def tracked_attributes(
         apart = {place for place, _ in overlapping(parts(after))}.union(views) & written.keys()
         with suppress(Exception):  # an error here only occurs in a call that is repeated
             changes.update(copies_of(written | _holding(changes, written), {}))
-        lost = restore_all(memo) if altered and not keep else {}  # also of an object that the module has replaced
-        for place, value in altered.items() if not keep else ():
-            own = before[place[0]].get(place[1], MISSING)
-            _set(modules[place[0]], place[1], lost.get(id(value), own) if own is value else own)
+        if altered and not keep:
+            lost = restore_all(memo)  # also of an object that the module has replaced
+            for (path, name), value in altered.items():
+                own = before[path].get(name, MISSING)
+                _set(modules[path], name, lost.get(id(value), own) if own is value else own)
         note_references(changes.values(), modules, prefix)
     if apart:
         raise view_error("the model", ", ".join(sorted(".".join(filter(None, place)) for place in apart)))
@@ -249,10 +243,7 @@ class AttributesBefore:
         """The attributes that have changed since then, in place or not."""
         now, found, written = self._now(), dict[AttributeKey, Any](), dict[AttributeKey, Any]()
         for path, module in self._modules.items():
-            for name, value in now[path].items():
-                was = self._held[path].get(name, MISSING)
-                if value is not was and not _same(name, value, was) and not is_cache(module, name):
-                    found[path, name] = value
+            found |= _new(module, path, now[path], self._held[path])
         for (path, name), content in self._contents.items():
             value = now[path].get(name, MISSING)
             if value is self._held[path].get(name) and not same_value(value, content):
@@ -260,6 +251,16 @@ class AttributesBefore:
         found |= copies_of(written | _holding(found, written), {})
         note_references(found.values(), self._modules, "")
         return found
+
+
+def _new(module: nn.Module, path: str, now: Mapping[str, Any], old: Mapping[str, Any]) -> dict[AttributeKey, Any]:
+    """The attributes of a module that are other objects than before."""
+    found = {}
+    for name, value in now.items():
+        was = old.get(name, MISSING)
+        if value is not was and not _same(name, value, was) and not is_cache(module, name):
+            found[path, name] = value
+    return found
 
 
 def _restore(module: nn.Module, now: Mapping[str, Any], before: Mapping[str, Any]) -> None:

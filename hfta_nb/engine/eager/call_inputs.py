@@ -127,16 +127,19 @@ class Inputs:
         agreed = True
         for k, copies in written.items():
             value = self.leaves[k]
-            if value.requires_grad or all(copy.rows._version == copy.version for copy in copies):
+            # What is part of a graph could not be given to another call.
+            graph = value.requires_grad or any(copy.rows.requires_grad for copy in copies)
+            if graph or all(copy.rows._version == copy.version for copy in copies):
                 continue
-            rows = [row.detach() for copy in copies for row in copy.rows]
-            if self.per_member[k]:
-                for member, row in zip((i for copy in copies for i in copy.members), rows, strict=True):
-                    value[member].copy_(row)
-            elif all(_same_bits(row, rows[0]) for row in rows[1:]):
-                value.copy_(rows[0])
-            else:
-                agreed = False
+            rows = [row for copy in copies for row in copy.rows]
+            with torch.inference_mode(value.is_inference()):
+                if self.per_member[k]:
+                    for member, row in zip((i for copy in copies for i in copy.members), rows, strict=True):
+                        value[member].copy_(row)
+                elif all(_same_bits(row, rows[0]) for row in rows[1:]):
+                    value.copy_(rows[0])
+                else:
+                    agreed = False
         self.copies = None
         return agreed
 

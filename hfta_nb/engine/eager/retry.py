@@ -22,7 +22,7 @@ from hfta_nb.engine.eager.model_hooks import called_beside
 from hfta_nb.engine.eager.outcome import Computation
 from hfta_nb.engine.eager.shared_input_warning import warn_of_shared_input
 from hfta_nb.engine.eager.shared_modules import refuse_views, tell_of_changes
-from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.eager.state import ArrayState, Snapshot
 from hfta_nb.engine.eager.telling import tell
 from hfta_nb.engine.eager.verified_kinds import (
     check,
@@ -154,11 +154,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             else:
                 _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
-            if comparable:
-                state.note_writes(restore)
-            tell_of_changes(state, restore)
-            state.proven.add(key)
-            state.paths.setdefault(key, set()).update(paths)
+            _note_proven(state, key, paths, restore, comparable)
             _warn_and_resize(state, helpers, found)
             compared = partial(count, state, kind, 1 if stateful else 2)
             if verification is not None and verification.later:
@@ -245,6 +241,15 @@ def _refusal(
         where=error.where,
         remedy="no array runs it; where array(x) does not, array.backward may: there, parameters are no views",
     )
+
+
+def _note_proven(state: ArrayState, key: tuple[Any, ...], paths: set[int], restore: Snapshot, comparable: bool) -> None:
+    """Note that such calls run with the current settings, and what this one has changed."""
+    if comparable:
+        state.note_writes(restore)
+    tell_of_changes(state, restore)
+    state.proven.add(key)
+    state.paths.setdefault(key, set()).update(paths)
 
 
 def _undo(computation: Computation, result: Any, restore: Callable[[], None]) -> None:
