@@ -139,6 +139,18 @@ def with_own(
     return replace(recipe, **more, own=tuple(dict.fromkeys([*recipe.own, *more]))) if more else recipe
 
 
+def named_parts(recipe: Family) -> dict[str, Any]:
+    """Of the loss and metrics that a study has replaced, those that `with_own` makes of their names."""
+    found: dict[str, Any] = {}
+    if "loss" in recipe.own and isinstance(recipe.loss, losses.NamedLoss):
+        found["loss"] = recipe.loss.__name__
+    if "metrics" in recipe.own and recipe.metrics is not None:
+        names = {name: next((k for k, v in metrics.BUILT_IN.items() if v is m), "") for name, m in recipe.metrics.items()}
+        if all(names.values()):
+            found["metrics"] = names
+    return found
+
+
 def _by_names(given: Any) -> dict[str, Any]:
     listed = list(given) if isinstance(given, list | tuple) else [given]
     found: dict[str, Any] = {}
