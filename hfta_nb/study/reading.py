@@ -39,7 +39,7 @@ def read(
         grid = Grid.of(listed) if asked["grid"] is None else Grid(asked["grid"]).plus(listed)
     except GridError as error:
         raise StoreError(f"is not what was saved ({error.message})", where=str(store.path)) from error
-    with datasets.ignoring(recipe.loss):
+    with datasets.ignoring(recipe.loss, asked["data"]["task"] == "regression"):
         found = read_data(store, asked["data"], data)
     return recipe, grid, found, options
 

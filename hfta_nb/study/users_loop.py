@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.array.access import FunctionStates, call_module, flatten, tensor_map, unflatten
 from hfta_nb.models.losses import BY_TASK, HeldLoss, Loss, NamedLoss, prediction
-from hfta_nb.models.metrics import Metric, accuracy, mae, usual_mae
+from hfta_nb.models.metrics import Metric, accuracy, mae, usual_accuracy, usual_mae
 from hfta_nb.models.recipes import Family
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event
@@ -305,7 +305,7 @@ def _measured(metric: Metric) -> Callable[[Any, Any], Any]:
     """A metric, likewise."""
     if metric is mae or metric is usual_mae:
         return lambda output, y: _apart(prediction(output), y, metric)
-    if metric is accuracy:
+    if metric is accuracy or metric is usual_accuracy:
         return lambda output, y: _hits(prediction(output), y, metric)
     return metric
 

@@ -32,7 +32,7 @@ def as_tensors(tree: Any, device: torch.device) -> Any:
 def tensor_of_number(value: Any, device: torch.device) -> Tensor:
     """A tensor of a number or an array of numbers; what NumPy masks is NaN, as `float` makes it."""
     if isinstance(value, np.ma.MaskedArray):
-        value = value.astype(np.result_type(value.dtype, np.float64)).filled(np.nan)
+        value = np.ma.filled(value.astype(np.result_type(value.dtype, np.float64)), np.nan)
     array = np.array(value)
     if array.dtype.kind in "fc" and array.dtype.itemsize > (8 if array.dtype.kind == "f" else 16):  # longdouble
         array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)

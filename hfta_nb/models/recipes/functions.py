@@ -145,7 +145,9 @@ def named_parts(recipe: Family) -> dict[str, Any]:
     if "loss" in recipe.own and isinstance(recipe.loss, losses.NamedLoss):
         found["loss"] = recipe.loss.__name__
     if "metrics" in recipe.own and recipe.metrics is not None:
-        names = {name: next((k for k, v in metrics.BUILT_IN.items() if v is m), "") for name, m in recipe.metrics.items()}
+        names = {
+            name: next((k for k, v in metrics.BUILT_IN.items() if v is m), "") for name, m in recipe.metrics.items()
+        }
         if all(names.values()):
             found["metrics"] = names
     return found

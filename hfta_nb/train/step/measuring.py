@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import MemberGenerators
-from hfta_nb.engine.array.access import FunctionStates, alone_where_needed, changes, flatten, is_number, tensor_of_number
+from hfta_nb.engine.array.access import (
+    FunctionStates,
+    alone_where_needed,
+    changes,
+    flatten,
+    is_number,
+    tensor_of_number,
+)
 from hfta_nb.engine.broadcasts import called
 from hfta_nb.errors import ArrayWarning, FamilyError
 from hfta_nb.models.metrics import Metric
