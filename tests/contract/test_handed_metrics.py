@@ -406,3 +406,24 @@ def test_an_array_of_one_number_and_what_numpy_masks_are_checked_too(tmp_path: P
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of NumPy, about what is masked
         assert made.check([0])["equal"].all()
+
+
+def test_two_metrics_of_one_name_are_an_error(tmp_path: Path) -> None:
+    def made(k: int) -> Any:
+        def hits(output: Tensor, y: Tensor) -> Tensor:
+            return (output.topk(k).indices == y[:, None]).any(1).double().mean()
+
+        return hits
+
+    with pytest.raises(FamilyError, match=r"two metrics of one name; got 'hits'; .*\"hits_a\""):
+        study(tmp_path, [made(1), made(2)])
+
+
+def test_a_monitor_that_is_never_finite_is_told(tmp_path: Path) -> None:
+    foo = hfta.Metric(lambda o, y: float("inf"), maximize="max")
+    made = study(tmp_path, {"foo": foo}, monitor="val_foo")
+    with pytest.raises(StudyError, match="run the study first"):
+        made.best()
+    made.fit(progress=False)
+    with pytest.raises(StudyError, match=r"val_foo is finite in no epoch.*monitor=\.\.\."):
+        made.best()
