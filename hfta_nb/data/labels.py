@@ -17,28 +17,42 @@ IGNORED = -100
 """The class number that says "no target here": the `ignore_index` of torch's losses."""
 
 _OWN: ContextVar[int] = ContextVar("ignored", default=IGNORED)
+_NUMBERS: ContextVar[bool] = ContextVar("numbers", default=False)
 
 FEW_CLASSES = 100
 SPARSE = 8
 """More classes than `FEW_CLASSES` and than `SPARSE` times those that occur are probably a mistake: a stray number, or
 an ignored class such as 255 that is not marked by -100."""
 
+_FLOATS = "counts and other numbers that are no classes are floats: y.float()"
+
 
 @contextmanager
-def ignoring(loss: Any) -> Iterator[None]:
-    """Read labels, within the context, for a loss that may have an `ignore_index` of its own."""
+def ignoring(loss: Any, numbers: bool = False) -> Iterator[None]:
+    """Read labels, within the context, for a loss that may have an `ignore_index` of its own.
+
+    Args:
+        loss: the loss.
+        numbers: it is one of numbers, so that whole numbers are no classes.
+    """
     keywords = getattr(loss, "keywords", None)  # of `functools.partial`
     found = (keywords if isinstance(keywords, Mapping) else getattr(loss, "__dict__", {})).get("ignore_index")
-    token = _OWN.set(found if isinstance(found, int) else IGNORED)
+    token, kind = _OWN.set(found if isinstance(found, int) else IGNORED), _NUMBERS.set(numbers)
     try:
         yield
     finally:
         _OWN.reset(token)
+        _NUMBERS.reset(kind)
 
 
 def ignored() -> int:
     """The label that marks a target that does not count."""
     return _OWN.get()
+
+
+def are_numbers() -> bool:
+    """Whether whole numbers are read for a loss of numbers."""
+    return _NUMBERS.get()
 
 
 def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
@@ -59,7 +73,7 @@ def classes_in(y: Tensor, where: str, known: int | None = None) -> int:
     if lowest < 0:
         accepted = f"class numbers from 0, or {IGNORED} for targets that do not count"
         remedy = f"where {lowest} marks what does not count: y[y == {lowest}] = {IGNORED}, and ignore_index={IGNORED}; "
-        remedy += f"or Study(build, grid, (x, y), loss=nn.CrossEntropyLoss(ignore_index={lowest}))"
+        remedy += f"or Study(build, grid, (x, y), loss=nn.CrossEntropyLoss(ignore_index={lowest})); {_FLOATS}"
         raise DataError("a negative label", where=where, got=lowest, accepted=accepted, remedy=remedy)
     if known is not None and highest >= known:
         strays = counted[counted >= known]
@@ -97,5 +111,5 @@ def check_spread(parts: list[tuple[str, Tensor]]) -> None:
         got=f"the label {largest:,}, {count} times",
         accepted=f"class numbers from 0 without large gaps, or {IGNORED} for targets that do not count",
         remedy=f"where it marks what does not count: y[y == {largest}] = {IGNORED}, and ignore_index={IGNORED}; or say "
-        f"that so many are meant: num_classes={classes}",
+        f"that so many are meant: num_classes={classes}; {_FLOATS}",
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
 from hfta_nb.data.kinds import KINDS, SHARE
-from hfta_nb.data.labels import check_spread, classes_in, ignored
+from hfta_nb.data.labels import are_numbers, check_spread, classes_in, ignored
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like
 from hfta_nb.errors import DataError
@@ -100,8 +100,8 @@ def check_name(name: str) -> None:
 
 
 def usual_task(y: Samples) -> str:
-    """ "classification" or "regression", from the targets' type."""
-    numbers = not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex()
+    """ "classification" or "regression", from the targets' type, and from the loss where that is known."""
+    numbers = are_numbers() or not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex()
     return "regression" if numbers else "classification"
 
 

@@ -18,8 +18,8 @@ from hfta_nb.errors import FamilyError
 from hfta_nb.errors.border import FLAG, FUNCTION, check
 from hfta_nb.models import frechet
 from hfta_nb.models.accumulators import Factory, collected, is_of_function, of_torchmetrics
-from hfta_nb.models.directions import direction_of, more_is_better
-from hfta_nb.models.losses import IGNORED, classes_last, prediction
+from hfta_nb.models.directions import direction_of, more_is_better, normal
+from hfta_nb.models.losses import IGNORED, HeldLoss, MemberLoss, NamedLoss, classes_last, prediction
 from hfta_nb.models.targets import as_numbers, shaped_as
 
 
@@ -161,13 +161,18 @@ def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
     return ((positives * below).sum() / pairs).to(sums.dtype)
 
 
-def _seen(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
-    """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts."""
+def _seen(function: Callable[[Tensor, Tensor], Tensor], asked: bool = True) -> Callable[[Any, Tensor], Tensor]:
+    """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts. NaN
+    where outputs have no place for classes and nobody has `asked` for the metric."""
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
         classes = target.argmax(-1) if target.is_floating_point() else shaped_as(target, found)
-        return function(classes_last(found, classes), classes)
+        logits = classes_last(found, classes)
+        one = logits.numel() == classes.numel()
+        if not asked and not one and logits.shape[:-1] != classes.shape:
+            return found.new_full((), torch.nan)
+        return function(logits, classes)
 
     return see
 
@@ -207,8 +212,14 @@ accuracy = Metric(_seen(_accuracy), maximize=True, additive=True)
 """Fraction of samples (points, pixels, tokens) whose largest output is the target class. A model with one output
 predicts class 1 where that is above 0."""
 
+usual_accuracy = Metric(_seen(_accuracy, asked=False), maximize=True, additive=True)
+"""The same of any loss; NaN where its outputs, those of several tasks say, are no logits of the targets."""
+
 top5 = Metric(_seen(_top5), maximize=True, additive=True)
 """Fraction of samples whose target class is among the five largest outputs."""
+
+usual_top5 = Metric(_seen(_top5, asked=False), maximize=True, additive=True)
+"""The same of any loss, likewise."""
 
 mae = Metric(_of_numbers(_mae), maximize=False, additive=True)
 """Mean absolute error; output and target ``[N, ...]``."""
@@ -240,7 +251,7 @@ BUILT_IN = {
 """Metrics that can be given by their names."""
 
 BY_TASK: dict[str, dict[str, Metric]] = {
-    "classification": {"accuracy": accuracy},
+    "classification": {"accuracy": usual_accuracy},
     "regression": {"mae": usual_mae},
     "segmentation": {"mean_iou": mean_iou, "accuracy": accuracy},
     "language_model": {"perplexity": perplexity, "accuracy": token_accuracy},
@@ -254,11 +265,29 @@ MANY_CLASSES = 10
 """With more classes than this, `top5` is added."""
 
 
+def of_numbers(loss: Any) -> bool | None:
+    """Whether a loss is one of numbers, squared error say, or of classes; None for a user's function, of which nobody
+    knows."""
+    while isinstance(loss, partial | HeldLoss):
+        loss = loss.func if isinstance(loss, partial) else loss.loss
+    loss = loss.function if isinstance(loss, MemberLoss) else loss
+    torch_s = [kind for kind in type(loss).__mro__ if kind.__module__ == nn.MSELoss.__module__]
+    if isinstance(loss, NamedLoss) or getattr(loss, "__module__", "") == F.__name__:
+        torch_s = [loss]
+    known = {normal(kind.__name__).removesuffix("loss") for kind in torch_s}
+    return True if known & _OF_NUMBERS else False if known & _OF_CLASSES else None
+
+
+_OF_NUMBERS = {"mse", "l1", "smoothl1", "huber", "poissonnll", "gaussiannll", "softmargin", "hingeembedding"}
+_OF_CLASSES = {"crossentropy", "nll", "nll2d", "bce", "bcewithlogits", "binarycrossentropy", "multimargin",
+               "binarycrossentropywithlogits", "multilabelmargin", "multilabelsoftmargin"}  # fmt: skip
+
+
 def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
     """The usual metrics of a task on data with these facts."""
     many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
-    found = BY_TASK.get(task, {}) | ({"top5": top5} if many else {})
-    if "ignored" in facts and found.get("accuracy") is accuracy:
+    found = BY_TASK.get(task, {}) | ({"top5": usual_top5} if many else {})
+    if "ignored" in facts and found.get("accuracy") is usual_accuracy:
         hits = _seen(partial(_hits, ignored=facts["ignored"]))  # which leaves out targets that do not count
         found = {**found, "accuracy": replace(token_accuracy, function=hits)}
     return found

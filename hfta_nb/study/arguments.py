@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Stream
 from hfta_nb.engine.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.errors.border import FLAG, FUNCTION, PATH, TEXT, Kind, number, one_of, whole
 from hfta_nb.models.losses import Loss
+from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import family
 from hfta_nb.models.recipes import Family, from_callable, with_own
 from hfta_nb.search import AGGREGATES, COSTS
@@ -263,7 +265,7 @@ def objectives_of(family: Family, data: AnyData, given: Any) -> tuple[tuple[str,
             what = "the first objective decides which epoch is best, so it is a metric"
             what = what if isinstance(name, str) and name in costs else ""
             raise StudyError(what or "unknown metric", where="monitor", got=name, accepted=", ".join(accepted))
-    found = [_first(family, metrics) if name is None else name for name in names]
+    found = [_first(family, data, metrics) if name is None else name for name in names]
     if len(set(found)) < len(found):
         raise StudyError("is there twice", where="monitor", got=given)
     return tuple((name, way_of(name, (known | costs)[name])) for name in found)
@@ -284,10 +286,16 @@ def way_of(name: str, known: bool | None) -> bool:
     return known
 
 
-def _first(family: Family, metrics: Mapping[str, Any]) -> str:
-    """The metric that decides where nobody says which."""
+def _first(family: Family, data: AnyData, metrics: Mapping[str, Any]) -> str:
+    """The metric that decides where nobody says which.
+
+    Whole numbers may be classes for a loss of the user's, or counts, or ranks: then only the loss itself is sure.
+    """
     if family.monitor is not None:
         return family.monitor
+    guessed = family.metrics is None and not datasets.known(data.name)
+    if guessed and "loss" in family.own and of_numbers(family.loss) is None:
+        return "val_loss"
     first = next(iter(metrics), None)
     return f"val_{first}" if first and metrics[first].maximizes else "val_loss"
 

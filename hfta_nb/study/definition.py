@@ -18,6 +18,7 @@ from hfta_nb.engine.array import in_full
 from hfta_nb.errors import StudyError
 from hfta_nb.errors.border import FLAG, PATH, WHOLE, instance, takes
 from hfta_nb.models.losses import Loss
+from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import check_data
 from hfta_nb.models.recipes import Family
 from hfta_nb.models.recipes.undisturbed import neutral
@@ -156,7 +157,7 @@ class Definition:
     def _suited(self, data: Any, drop_last: bool) -> AnyData:
         """The data, which suits the family."""
         self.drop_last, self.handed = drop_last, kept(data)
-        with datasets.ignoring(self.family.loss):
+        with datasets.ignoring(self.family.loss, of_numbers(self.family.loss) is True):
             found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found

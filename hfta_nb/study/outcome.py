@@ -76,6 +76,9 @@ def best(study: Study, over: str | Sequence[str] | None = None) -> Result:
     if left_out:
         raise StudyError("no member is feasible", where=study.name, got=f"constraints of {len(left_out)} violated",
                          remedy="study.results() has all members")  # fmt: skip
+    if any(study.monitor in m.curves for m in ranked):
+        raise StudyError(f"{study.monitor} is finite in no epoch, so none is the best", where=study.name,
+                         remedy="study.results() has all metrics; Study(..., monitor=...) names another")  # fmt: skip
     raise StudyError("no member has a best epoch yet", where=study.name, remedy="run the study first")
 
 

@@ -12,7 +12,7 @@ from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, GridError, StoreError
 from hfta_nb.models.model_zoo import families
-from hfta_nb.models.recipes import Family
+from hfta_nb.models.recipes import Family, with_own
 from hfta_nb.records.store import Store
 from hfta_nb.search.grid import Grid
 from hfta_nb.study.arguments import family_of
@@ -39,7 +39,9 @@ def read(
         grid = Grid.of(listed) if asked["grid"] is None else Grid(asked["grid"]).plus(listed)
     except GridError as error:
         raise StoreError(f"is not what was saved ({error.message})", where=str(store.path)) from error
-    return recipe, grid, read_data(store, asked["data"], data), options
+    with datasets.ignoring(recipe.loss, asked["data"]["task"] == "regression"):
+        found = read_data(store, asked["data"], data)
+    return recipe, grid, found, options
 
 
 def checked(store: Store) -> dict[str, Any]:
@@ -74,6 +76,7 @@ def _wrong(asked: Mapping[str, Any]) -> Iterator[str]:
         "added": _all(added, dict)
         and all(_all(one.get("variants"), dict) and isinstance(one.get("key"), str) for one in added),
         "own": _all(own, str),
+        "named": isinstance(asked.get("named", {}), dict),
     }
     yield from (part for part, fit in fits.items() if not fit)
 
@@ -95,12 +98,13 @@ def _family(asked: Mapping[str, Any], directory: Path, family: str | Family | No
         raise FamilyError(
             error.what, where=str(directory), got=name, remedy="pass it: Study.load(path, family=...)"
         ) from error
-    if family is None and asked.get("own"):
+    named = asked.get("named", {})
+    if family is None and not set(asked.get("own", ())) <= named.keys():
         own = " and ".join(asked["own"])
         remedy = f"give it with them: Study.load(path, family=dataclasses.replace(hfta_nb.family({name!r}), "
         remedy += ", ".join(f"{one}=..." for one in asked["own"]) + "))"
         raise FamilyError(f"the study had {own} of its own, which are not saved", where=str(directory), remedy=remedy)
-    return recipe
+    return recipe if isinstance(family, Family) else with_own(recipe, named.get("loss"), named.get("metrics"))
 
 
 def read_data(store: Store, asked: Mapping[str, Any], given: Any = None) -> AnyData:

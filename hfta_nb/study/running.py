@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from hfta_nb.errors import StoreError, StudyError
+from hfta_nb.models.model_zoo import families, family
 from hfta_nb.records import events as ev
 from hfta_nb.records import telemetry
 from hfta_nb.records.events import Control, Event
@@ -221,13 +222,23 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
 
 
 def _check_same(study: Study) -> None:
-    """Whether the grid in the directory is this study's: a checkpoint counts its members by their places."""
+    """Whether the grid in the directory is this study's: a checkpoint counts its members by their places. What is not
+    saved, as a loss of the user's, has to be given again."""
     kept, mine = study.store.read_study(), json.loads(json.dumps(saving.describe(study)))
     for part in ("grid", "variants"):
         if kept.get(part) != mine.get(part):
             remedy = "choose another directory, or take the study that is there: Study.load(directory)"
             raise StudyError("another study is there, of another grid", where=str(study.directory), got=mine.get(part),
                              accepted=str(kept.get(part)), remedy=remedy)  # fmt: skip
+    usual = family(study.family.name) if study.family.name in families() else None
+    lost = [part for part in kept.get("own", ()) if part not in study.family.own
+            and getattr(study.family, part) in (None, getattr(usual, part, None))]  # fmt: skip
+    if lost:
+        given = ", ".join(f"{part}=..." for part in lost)
+        raise StudyError(f"the run that is there had {' and '.join(lost)} of its own, which are not saved",
+                         where=str(study.directory), accepted="the same as at first",
+                         remedy=f"define the study as at first: Study(..., {given}, directory=...); or "
+                         f"Study.load(path, family=dataclasses.replace(hfta_nb.family(...), {given}))")  # fmt: skip
 
 
 def _there_already(study: Study) -> StudyError:

@@ -12,6 +12,7 @@ from hfta_nb import data as datasets
 from hfta_nb import search
 from hfta_nb.data import Data
 from hfta_nb.errors import StoreError
+from hfta_nb.models.recipes import named_parts
 from hfta_nb.records.store import Store, is_full
 from hfta_nb.study import arguments
 from hfta_nb.study.protocol import Added, Definition, Study
@@ -38,6 +39,8 @@ def describe(study: Study) -> dict[str, Any]:
         asked["population"] = search.told_population(study.rounds.method)
     if study.family.own:
         asked["own"] = list(study.family.own)
+    if named := named_parts(study.family):
+        asked["named"] = named
     return asked
 
 

@@ -54,9 +54,10 @@ class Study(Analysis, Checking, Definition):
         min_delta: an improvement by no more than this does not count for `patience`; the weights of the best epoch are
             kept all the same.
         monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
-            family's, or the task's first metric if it is a score, else "val_loss". A list has several objectives: that
-            metric first, then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes". Where it
-            is not known which way a metric is better, its `Metric` has to say it.
+            family's, or the task's first metric if it is a score, else "val_loss", which it is for a loss of your own
+            on data of your own, too: whole numbers may be no classes. A list has several objectives: that metric first,
+            then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes". Where it is not known
+            which way a metric is better, its `Metric` has to say it.
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         dtype: dtype of parameters, activations and data: "float32", "float64" or "bfloat16", or torch's dtype of that
             name.

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.engine.array.access import FunctionStates, call_module, flatten, tensor_map, unflatten
 from hfta_nb.models.losses import BY_TASK, HeldLoss, Loss, NamedLoss, prediction
-from hfta_nb.models.metrics import Metric, accuracy, mae, usual_mae
+from hfta_nb.models.metrics import Metric, accuracy, mae, usual_accuracy, usual_mae
 from hfta_nb.models.recipes import Family
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event
@@ -173,7 +174,7 @@ class UsersLoop:
             parts = _parts(pairs)
             with self._measuring():
                 for name, metric in whole.items():
-                    each = [float(metric(output, y)) * _size(y) for output, y in parts]
+                    each = [_number(metric(output, y)) * _size(y) for output, y in parts]
                     values[name] = sum(each) / found.samples
         return values
 
@@ -288,18 +289,23 @@ def _as_torch_has_it(loss: Loss) -> Loss:
 def _of_batch(metric: Metric, output: Any, y: Any) -> float:
     """A metric of one batch; NaN where a function finds it unfit: AUC with a single class, say."""
     try:
-        return float(_measured(metric)(output, y))
+        return _number(_measured(metric)(output, y))
     except ValueError:
         if not metric.whole:
             raise
         return math.nan
 
 
+def _number(value: Any) -> float:
+    """One number, as `float` makes it, which takes no array with axes."""
+    return float(value.reshape(())) if isinstance(value, np.ndarray) and value.ndim else float(value)
+
+
 def _measured(metric: Metric) -> Callable[[Any, Any], Any]:
     """A metric, likewise."""
     if metric is mae or metric is usual_mae:
         return lambda output, y: _apart(prediction(output), y, metric)
-    if metric is accuracy:
+    if metric is accuracy or metric is usual_accuracy:
         return lambda output, y: _hits(prediction(output), y, metric)
     return metric
 

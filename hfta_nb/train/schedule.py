@@ -308,7 +308,7 @@ class Schedule:
         """A plain module of a group."""
         s = self.settings
         module = s.family.member(**arguments).to(s.device, s.dtype)
-        check_taken(module, self.data)
+        check_taken(module, self.data, bool(s.family.phases))
         if has_lazy(module):
             sample = self.data.sample(int(group.rows[0]["batch_size"]), s.device, s.dtype)
             take_shapes(module, lambda m: call_all(m, sample, s.family.phases))

@@ -372,3 +372,58 @@ def test_a_vector_is_told_with_what_to_do(tmp_path: Path) -> None:
     made = study(tmp_path, {"m": lambda output, y: output.mean(0)})
     with pytest.raises(FamilyError, match=r"^metric m: .* not one number; got .a tensor \[3\].*\"m_0\": lambda output"):
         made.fit(progress=False)
+
+
+class _Counting:
+    """Counts its calls, and returns a number of Python, which `vmap` can't make."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, output: Tensor, y: Tensor) -> float:
+        self.calls += 1
+        return float(output.mean()) * self.calls
+
+
+@pytest.mark.parametrize("verify", ["first", "never"])
+def test_a_metric_that_runs_once_per_member_keeps_what_is_each_member_s(verify: str, tmp_path: Path) -> None:
+    made = study(tmp_path, {"made": _Counting()}, verify=verify)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArrayWarning)
+        made.fit(progress=False)
+    training, validation = alone(lambda o, y: o.mean())
+    counted = torch.arange(1, training.shape[1] + 1)
+    torch.testing.assert_close(values(made, "train_made"), training * counted, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(values(made, "val_made"), validation * counted, rtol=1e-10, atol=1e-10)
+
+
+def test_an_array_of_one_number_and_what_numpy_masks_are_checked_too(tmp_path: Path) -> None:
+    one = {"one": lambda o, y: np.array([float(o.std())]), "masked": lambda o, y: np.ma.masked}
+    made = study(tmp_path, one)
+    made.fit(progress=False)
+    assert values(made, "val_masked").isnan().all()
+    torch.testing.assert_close(values(made, "val_one"), alone(lambda o, y: o.std())[1], rtol=1e-10, atol=1e-10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of NumPy, about what is masked
+        assert made.check([0])["equal"].all()
+
+
+def test_two_metrics_of_one_name_are_an_error(tmp_path: Path) -> None:
+    def made(k: int) -> Any:
+        def hits(output: Tensor, y: Tensor) -> Tensor:
+            return (output.topk(k).indices == y[:, None]).any(1).double().mean()
+
+        return hits
+
+    with pytest.raises(FamilyError, match=r"two metrics of one name; got 'hits'; .*\"hits_a\""):
+        study(tmp_path, [made(1), made(2)])
+
+
+def test_a_monitor_that_is_never_finite_is_told(tmp_path: Path) -> None:
+    foo = hfta.Metric(lambda o, y: float("inf"), maximize="max")
+    made = study(tmp_path, {"foo": foo}, monitor="val_foo")
+    with pytest.raises(StudyError, match="run the study first"):
+        made.best()
+    made.fit(progress=False)
+    with pytest.raises(StudyError, match=r"val_foo is finite in no epoch.*monitor=\.\.\."):
+        made.best()

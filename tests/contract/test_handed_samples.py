@@ -114,6 +114,12 @@ def test_samples_of_three_parts_say_what_they_take(form: str, third: Tensor, fam
         trained(tmp_path, family, forms[form], loss="mse")
 
 
+def test_weights_in_samples_by_name_say_where_they_belong(tmp_path: Path) -> None:
+    samples = [{"x": x, "y": y, "weight": w} for x, y, w in zip(X, Y, WEIGHTS, strict=True)]
+    with pytest.raises(DataError, match=r"takes none of the name weight; .*\{\"y\": y, \"weight\": weight\}"):
+        trained(tmp_path, Heads, (DataLoader(samples, 8), DataLoader(samples, 8)), loss=lambda o, y: o.square().mean())
+
+
 def test_several_inputs(tmp_path: Path) -> None:
     def loss(o: Tensor, y: Tensor) -> Tensor:
         return F.mse_loss(o.sum(1), y)

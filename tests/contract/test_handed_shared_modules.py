@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import hfta_nb as hfta
+from hfta_nb.engine.eager.unlearning import unlearned
 from hfta_nb.errors import ArrayWarning, FusionError
 from tests.contract.handed_over import STEPS, numbers
 
@@ -157,3 +158,32 @@ def test_a_study_s_members_train_copies_too(across: str, tmp_path: Path) -> None
         warnings.simplefilter("ignore", ArrayWarning)
         assert study.check(members=[0, 3])["equal"].all()
     torch.testing.assert_close(dict(shared.state_dict()), dict(before), rtol=0, atol=0)
+
+
+def test_changes_are_told_after_a_trial() -> None:
+    """What is tried before the first call, as with an optimizer, warns of nothing, and takes no warning away."""
+    array = hfta.fuse(over(trunk(norm=True).requires_grad_(False)))
+    with unlearned(array._state):
+        array.backward(F.mse_loss, X, Y)
+    with pytest.warns(ArrayWarning, match=r"share `0\.1\.running_mean`"):
+        array.backward(F.mse_loss, X, Y)
+
+
+class Listed(nn.Module):
+    """Holds modules in a list of Python, or what it is given."""
+
+    def __init__(self, held: object) -> None:
+        super().__init__()
+        self.held, self.out = held, nn.Linear(4, 1).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        held = self.held[0] if isinstance(self.held, list) else self.held
+        found: Tensor = self.out(held(x) if isinstance(held, nn.Module) else x * held)
+        return found
+
+
+@pytest.mark.parametrize("made", [lambda: [nn.Linear(4, 4).double()], lambda: numbers(4).requires_grad_()])
+def test_what_is_trained_and_no_parameter_is_told_with_what_to_do(made: Callable[[], object]) -> None:
+    array = hfta.fuse([Listed(held) for held in [made()] for _ in range(3)])
+    with pytest.raises(FusionError, match=r"held.*the model depends on a tensor .*make it a parameter.*ModuleList"):
+        array.backward(F.mse_loss, X, Y)

@@ -232,6 +232,12 @@ def test_differences_that_are_refused(options: dict[str, Any], message: str, tmp
         ("max_steps", "member_steps=1000"),
         ("min_deltas", r"min_delta is one for all variants: give Study\(..., min_delta=...\)"),
         ("Ema_Decay", "did you mean ema_decay?"),
+        ("weight_averaging", "did you mean ema_decay?"),
+        ("accumulation", "did you mean accumulate_grad_batches?"),
+        ("iterations", "member_steps=1000"),
+        ("n_iter_no_change", "patience=5"),
+        ("pos_weight", r"BCEWithLogitsLoss\(pos_weight=\.\.\.\)"),
+        ("sample_weight", r"\(x, \(y, weight\)\)"),
     ],
 )
 def test_names_of_other_libraries(name: str, advice: str, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.gradients import Arguments, call_module
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.model_hooks import writing_classes
-from hfta_nb.engine.eager.numbers import is_number
+from hfta_nb.engine.eager.numbers import is_number, tensor_of_number
 from hfta_nb.engine.eager.ownership import owner_of
 from hfta_nb.engine.kernels.strategy import timing_cache, trials
 from hfta_nb.engine.members.copying import copied_module
@@ -85,6 +85,7 @@ __all__ = [
     "take_losses",
     "take_member",
     "tensor_map",
+    "tensor_of_number",
     "thread_scope",
     "tuning_of",
     "under_trial",

@@ -40,6 +40,7 @@ def alone_where_needed(function: Callable[..., Any], alone: Callable[..., Any], 
             raise
     # A function may write into a target, which members share.
     given = tensor_map(lambda v: v if context.batched(v) else v.clone(), args)
+    context.apart = True
     with context.outside():
         return joined(context, each_member(context, alone, given, {}))
 

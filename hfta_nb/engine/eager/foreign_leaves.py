@@ -17,6 +17,15 @@ from hfta_nb.engine.eager.ownership import owner_of
 from hfta_nb.engine.eager.reach import Reach
 from hfta_nb.errors import FusionError
 
+_IN_MODEL = (
+    "make it a parameter of each member: an attribute that is an nn.Module or nn.Parameter, and lists of them as "
+    "nn.ModuleList or nn.ParameterList"
+)
+_IN_LOSS = (
+    "give each member a loss of its own: losses = hfta.fuse([MyLoss() for _ in range(M)]), "
+    "array.backward(losses, x, y), and an optimizer for it: hfta.optim.Adam(losses, ...)"
+)
+
 
 class Owned:
     """Tensors that a call may be differentiated by, as they are before it: it may write into its inputs.
@@ -44,7 +53,7 @@ def check_leaves(results: Iterable[Tensor], own: Owned, functions: tuple[object,
     Args:
         results: of the call.
         own: what is the array's or an input.
-        functions: what was called: the model, the loss.
+        functions: what was called: the model, then the loss.
 
     Raises:
         FusionError: a tensor of neither kind requires a gradient, or one that holds all members.
@@ -62,12 +71,13 @@ def check_leaves(results: Iterable[Tensor], own: Owned, functions: tuple[object,
     if leaf is None:
         return
     label = reached[id(leaf)][1] if id(leaf) in reached else ""
+    in_model = id(leaf) in Reach(functions[:1]).tensors
     raise FusionError(
-        "the loss depends on a tensor that requires a gradient and belongs to no array, so all members would share it",
+        f"the {'model' if in_model else 'loss'} depends on a tensor that requires a gradient and belongs to no array, "
+        "so all members would share it",
         where=label,
         got=list(leaf.shape),
         accepted="tensors of the array, inputs, and tensors that require no gradient",
-        remedy="give each member a loss of its own: losses = hfta.fuse([MyLoss() for _ in range(M)]), "
-        "array.backward(losses, x, y), and an optimizer for it: hfta.optim.Adam(losses, ...); "
+        remedy=f"{_IN_MODEL if in_model else _IN_LOSS}; "
         "if it is not trained, detach it: tensor.detach(), module.requires_grad_(False)",
     )

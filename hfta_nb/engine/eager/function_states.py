@@ -164,7 +164,7 @@ class FunctionStates:
         """The context of a call for several members at once.
 
         Raises:
-            Disagreement: their values can't be combined.
+            Disagreement: their values can't be combined, or have become those of several calls.
         """
         if not self._now:
             yield
@@ -179,6 +179,8 @@ class FunctionStates:
         changes: dict[Place, Any] = {}
         with self.tracked(given, changes):
             yield
+        if changes and context.apart:
+            raise Disagreement("a metric that runs once per member keeps values")
         if padded and any(isinstance(v, Tensor) for v in walk(changes.values())):
             raise Disagreement("a function keeps tensors, which members of other sizes can't share")
         self.values.keep_block(context.indices, changes, context)

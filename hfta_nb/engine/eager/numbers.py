@@ -26,8 +26,14 @@ def as_tensors(tree: Any, device: torch.device) -> Any:
     leaves, rebuild = flatten(tree)
     if not any(is_number(v) for v in leaves):
         return tree
-    return unflatten(rebuild, [_tensor(v, device) if is_number(v) else v for v in leaves])
+    return unflatten(rebuild, [tensor_of_number(v, device) if is_number(v) else v for v in leaves])
 
 
-def _tensor(value: Any, device: torch.device) -> Tensor:
-    return torch.from_numpy(np.array(value)).to(device)
+def tensor_of_number(value: Any, device: torch.device) -> Tensor:
+    """A tensor of a number or an array of numbers; what NumPy masks is NaN, as `float` makes it."""
+    if isinstance(value, np.ma.MaskedArray):
+        value = np.ma.filled(value.astype(np.result_type(value.dtype, np.float64)), np.nan)
+    array = np.array(value)
+    if array.dtype.kind in "fc" and array.dtype.itemsize > (8 if array.dtype.kind == "f" else 16):  # longdouble
+        array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
+    return torch.from_numpy(array).to(device)

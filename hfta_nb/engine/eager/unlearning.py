@@ -25,13 +25,13 @@ def unlearned(state: ArrayState) -> Iterator[None]:
     proven, met, rewrites = set(state.proven), state.met.copy(), state.rewrites
     unsettled, touched, used = dict(state.unsettled), set(engine.usage.touched), set(engine.usage.used)
     architectures, drawn, streams = engine.architectures, engine.process_streams.drawn, stream_states()
-    told = state.told, state.told_of_sums
+    told = state.told, state.told_of_sums, state.shared
     roomy = None if architectures is None else architectures.roomy
     try:
         with untold():
             yield
     finally:
-        state.told, state.told_of_sums = told
+        state.told, state.told_of_sums, state.shared = told
         if engine.process_streams.drawn:
             set_stream_states(streams)
         engine.process_streams.drawn = drawn

@@ -72,6 +72,7 @@ class Context:
         path: receives the functions that the model calls; None if nobody asks.
         copies: addresses of the memory of parameters that are copies, which what the model writes there would be lost
             with.
+        apart: a metric has run once per member, all of them with the same kept values.
     """
 
     indices: Sequence[int]
@@ -91,6 +92,7 @@ class Context:
     keeping: bool = False
     path: CallPath | None = None
     copies: set[int] = field(default_factory=set)
+    apart: bool = False
 
     @property
     def members(self) -> int:

@@ -1,6 +1,6 @@
 """A family: a recipe for a variant's module, loss and metrics, with axes read from the build function's signature."""
 
-from hfta_nb.models.recipes.functions import from_callable, from_function, with_own
+from hfta_nb.models.recipes.functions import from_callable, from_function, named_parts, with_own
 from hfta_nb.models.recipes.recipe import DEFAULT_DATA, FACTS, Family
 
 __all__ = [
@@ -9,5 +9,6 @@ __all__ = [
     "Family",
     "from_callable",
     "from_function",
+    "named_parts",
     "with_own",
 ]

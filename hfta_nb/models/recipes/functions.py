@@ -139,12 +139,27 @@ def with_own(
     return replace(recipe, **more, own=tuple(dict.fromkeys([*recipe.own, *more]))) if more else recipe
 
 
+def named_parts(recipe: Family) -> dict[str, Any]:
+    """Of the loss and metrics that a study has replaced, those that `with_own` makes of their names."""
+    found: dict[str, Any] = {}
+    if "loss" in recipe.own and isinstance(recipe.loss, losses.NamedLoss):
+        found["loss"] = recipe.loss.__name__
+    if "metrics" in recipe.own and recipe.metrics is not None:
+        names = {
+            name: next((k for k, v in metrics.BUILT_IN.items() if v is m), "") for name, m in recipe.metrics.items()
+        }
+        if all(names.values()):
+            found["metrics"] = names
+    return found
+
+
 def _by_names(given: Any) -> dict[str, Any]:
     listed = list(given) if isinstance(given, list | tuple) else [given]
     found: dict[str, Any] = {}
     for metric in listed:
         name = metric if isinstance(metric, str) else getattr(metric, "__name__", "")
         if (several := collected(metric)) is not None:
+            _check_once(several, found)
             found |= several
             continue
         function = metrics.built_in(metric) if isinstance(metric, str) else metric
@@ -152,8 +167,21 @@ def _by_names(given: Any) -> dict[str, Any]:
             accepted = 'a dict of functions by name, {"name": function}, or a list of functions that have names, or of '
             accepted += ", ".join(metrics.BUILT_IN)
             raise FamilyError("not metrics", where="metrics", got=metric, accepted=accepted)
+        _check_once([name], found)
         found[name] = function
     return found
+
+
+def _check_once(names: Iterable[str], known: Mapping[str, Any]) -> None:
+    """See that no metric takes the place of another one.
+
+    Raises:
+        FamilyError: one would.
+    """
+    twice = sorted(set(names) & known.keys())
+    if twice:
+        remedy = f'give them names: metrics={{"{twice[0]}_a": ..., "{twice[0]}_b": ...}}'
+        raise FamilyError("two metrics of one name", where="metrics", got=twice[0], remedy=remedy)
 
 
 def _checked_metrics(given: Mapping[str, Any]) -> dict[str, Metric]:

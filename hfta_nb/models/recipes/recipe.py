@@ -203,10 +203,13 @@ class Family:
         return (names if self.phases else names + measured), names + measured
 
     def metrics_for(self, data: AnyData) -> dict[str, Metric]:
-        """The family's metrics by name, or the usual ones of the data's task; none of targets of several kinds."""
+        """The family's metrics by name, or the usual ones of the data's task, which a loss of numbers makes a
+        regression; none of targets of several kinds."""
         if self.metrics is not None:
             return self.metrics
-        return metrics.usual(data.task, data.facts) if isinstance(data.examples[1], Tensor) else {}
+        numbers = data.task == "classification" and metrics.of_numbers(self.loss)
+        task = "regression" if numbers else data.task
+        return metrics.usual(task, data.facts) if isinstance(data.examples[1], Tensor) else {}
 
     def _repr_html_(self) -> str:
         return shown(self.name, self.axes, self.specs, self.data, self.help)

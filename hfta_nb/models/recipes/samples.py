@@ -41,18 +41,22 @@ def check_samples(recipe: Family, data: AnyData) -> None:
             check_finite(samples, where, f"clean the data first, or give {what} of your own that leaves them out")
 
 
-def check_taken(module: nn.Module, data: AnyData) -> None:
-    """Check that ``(x1, x2, y)`` are two inputs and a target, and not an input, a target and its weights.
+def check_taken(module: nn.Module, data: AnyData, phases: bool = False) -> None:
+    """Check that ``(x1, x2, y)`` are two inputs and a target, and not an input, a target and its weights; and that the
+    module has parameters of the names of inputs by name, unless the functions of phases call it.
 
     Raises:
-        DataError: the module takes one input, or may.
+        DataError: the module takes one input, or may; or an input has a name that it does not take.
     """
     x, _ = data.examples
-    if not isinstance(x, Positional):
+    if not isinstance(x, Positional | dict) or (phases and isinstance(x, dict)):
         return
     try:
         taken = list(inspect.signature(module.forward).parameters.values())
     except (TypeError, ValueError):
+        return
+    if isinstance(x, dict):
+        _check_names(list(x), taken, data.name)
         return
     places = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     wanted = [p for p in places if p.default is p.empty]
@@ -65,4 +69,20 @@ def check_taken(module: nn.Module, data: AnyData) -> None:
         got=f"forward({', '.join(str(p) for p in taken)})",
         accepted="(x, y); ((x1, x2), y) for several inputs; (x, (y, weight)) or (x, (y, index)) for a loss of both",
         remedy="put what belongs together into a tuple: in the dataset, its collate_fn, or the tensors that are given",
+    )
+
+
+def _check_names(names: list[str], taken: list[inspect.Parameter], where: str) -> None:
+    known = [p.name for p in taken if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    others = [name for name in names if name not in known]
+    if not others or any(p.kind is p.VAR_KEYWORD for p in taken):
+        return
+    shown = ", ".join(str(p) for p in taken)
+    raise DataError(
+        f"has inputs by name, and the model's forward takes none of the name {' and '.join(others)}",
+        where=where,
+        got=f"forward({shown})",
+        accepted=f"forward({', '.join(names)})",
+        remedy="name its parameters so, or let it take **inputs; what only the loss needs, as weights, is part of the "
+        'target: {"x": x, "y": {"y": y, "weight": weight}}',
     )

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import MemberGenerators
-from hfta_nb.engine.array.access import FunctionStates, alone_where_needed, changes, flatten, is_number
+from hfta_nb.engine.array.access import (
+    FunctionStates,
+    alone_where_needed,
+    changes,
+    flatten,
+    is_number,
+    tensor_of_number,
+)
 from hfta_nb.engine.broadcasts import called
 from hfta_nb.errors import ArrayWarning, FamilyError
 from hfta_nb.models.metrics import Metric
@@ -83,27 +90,35 @@ def one_number(name: str, value: Any, device: torch.device) -> Tensor:
     Raises:
         FamilyError: it is not one number.
     """
-    found = torch.from_numpy(np.array(value)).to(device) if is_number(value) else value
+    found = tensor_of_number(value, device) if is_number(value) else value
     if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex():
         raise FamilyError(
             "a metric that is not one number",
             where=f"metric {name}",
-            got=f"a tensor {list(found.shape)}" if isinstance(found, Tensor) else type(value).__name__,
+            got=_shown(found),
             accepted="a number of Python or NumPy, or a tensor with one entry",
             remedy=_remedy(name, value),
         )
     return found.reshape(()) if found.is_floating_point() else found.reshape(()).double()
 
 
+def _shown(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"a {'complex ' if value.is_complex() else ''}tensor {list(value.shape)}"
+
+
 def _remedy(name: str, value: Any) -> str:
     """How to write what has several numbers, or none."""
+    if value.is_complex() if isinstance(value, Tensor) else is_number(value) and np.iscomplexobj(value):
+        return "return a real number: its real part or its absolute value"
     if isinstance(value, dict) and value:
         key = next(iter(value))
         example = f'"{name}_{key}": lambda output, y: {name}(output, y)[{key!r}]'
     elif isinstance(value, Tensor | list | tuple) or is_number(value):
         example = f'"{name}_0": lambda output, y: {name}(output, y)[0]'
     else:
-        return "return a number"
+        return "return a number: float(...), where it is one of another type"
     return f"give each number a name of its own: metrics={{{example}, ...}}, or return their mean"
 
 

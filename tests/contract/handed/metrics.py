@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -45,6 +47,7 @@ def of_kinds() -> dict[str, Callable[[Any, Any], Any]]:
         "one_entry": lambda output, y: output.std().reshape(1, 1),
         "half": lambda output, y: hits(output, y).sum().half(),
         "array": lambda output, y: output.mean().numpy(),
+        "long": lambda output, y: np.longdouble(float(output.std())),
         "f1": f1,
         "auc": auc,
         "branch": lambda output, y: 1.0 if output.mean() > 0 else output.std().item(),
@@ -90,4 +93,7 @@ SITUATIONS = [
     not_one("array-as-metric", lambda o, y: o.mean(0).numpy(), "made_0"),
     not_one("nothing-as-metric", lambda o, y: None, "got 'NoneType'"),
     not_one("text-as-metric", lambda o, y: "good", "got 'str'"),
+    not_one("decimal-as-metric", lambda o, y: Decimal("0.5"), r"got 'Decimal'.*float\(\.\.\.\)"),
+    not_one("complex-as-metric", lambda o, y: complex(0, 1), "got 'a complex tensor.*real number"),
+    not_one("complex-tensor-as-metric", lambda o, y: torch.fft.fft(o[:, 0])[0], "its real part or its absolute value"),
 ]
