@@ -187,3 +187,30 @@ def test_what_is_trained_and_no_parameter_is_told_with_what_to_do(made: Callable
     array = hfta.fuse([Listed(held) for held in [made()] for _ in range(3)])
     with pytest.raises(FusionError, match=r"held.*the model depends on a tensor .*make it a parameter.*ModuleList"):
         array.backward(F.mse_loss, X, Y)
+
+
+class Logs(nn.Module):
+    """Counts, and appends what it sees, in what it is given."""
+
+    def __init__(self, log: list[float], reads_only: bool = False) -> None:
+        super().__init__()
+        self.out, self.log, self.reads_only = nn.Linear(4, 1).double(), log, reads_only
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.reads_only:
+            self.log.append(0.5)
+        found: Tensor = self.out(x) * (1 + len(self.log))
+        return found
+
+
+def test_a_list_that_members_share_and_a_call_changes_is_told() -> None:
+    log: list[float] = []
+    array = hfta.fuse([Logs(log) for _ in range(3)])
+    with pytest.warns(ArrayWarning, match=r"members share `log`, which the model changes"):
+        array(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArrayWarning)
+        array(X)
+        hfta.fuse([Logs(log, reads_only=True) for _ in range(3)])(X)
+        hfta.fuse([Logs([]) for _ in range(3)])(X)
+    assert log == []

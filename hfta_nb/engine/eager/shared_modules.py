@@ -1,14 +1,16 @@
-"""Warnings about modules and tensors that members share when they are fused, of which each member gets a copy; errors
+"""Warnings about what members share when they are fused, of which each member gets a copy; errors
 about memory that attributes of one member share."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hfta_nb.engine.eager.attributes import OWN, is_cache, is_ordinary
+from hfta_nb.engine.eager.mutable_values import is_mutable
 from hfta_nb.engine.eager.shared_memory import view_error, views_of
 from hfta_nb.engine.eager.state import ArrayState, Snapshot
 from hfta_nb.engine.eager.telling import tell
@@ -26,7 +28,8 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
         members: the modules that are fused.
 
     Returns:
-        The names, in the first member that has them, of the tensors that members share and do not train.
+        The names, in the first member that has them, of what members share and do not train: tensors, and attributes
+        that a call may change, such as lists.
     """
     holders: dict[int, list[tuple[int, str, Tensor]]] = {}
     for i, module in enumerate(members):
@@ -43,12 +46,21 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
         of = "; ".join(f"members {', '.join(map(str, numbers))} share `{path}`" for path, numbers in told.items())
         text = f"{of}: each gets a copy of its own, which it trains alone. {_MEANINGS}"
         tell(text)
-    return {held[0][1] for held in shared if not any(tensor.requires_grad for _, _, tensor in held)}
+    kept: dict[int, dict[int, str]] = {}
+    for i, module in enumerate(members):
+        for name, value in _attributes(module).items():
+            if is_mutable(value):
+                kept.setdefault(id(value), {}).setdefault(i, name)
+    attributes = {next(iter(names.values())) for names in kept.values() if len(names) > 1}
+    return attributes | {held[0][1] for held in shared if not any(tensor.requires_grad for _, _, tensor in held)}
 
 
 def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
-    """Warn, once, if a call has changed tensors that members shared and do not train."""
-    changed = before.changed(state.shared) if state.shared else []
+    """Warn, once, if a call has changed what members shared and do not train."""
+    if not state.shared:
+        return
+    set_by_calls = {".".join(filter(None, place)) for place in state.engine.attributes.values}
+    changed = [*before.changed(state.shared), *sorted(state.shared & set_by_calls)]
     if changed:
         state.shared = frozenset()
         text = (
@@ -60,14 +72,18 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
 
 def views_in(module: nn.Module) -> dict[str, list[str]]:
     """The attributes of a module that are views of others, or of its parameters and buffers, by name."""
-    held = {
+    tensors = {name: t for name, t in [*module.named_parameters(), *module.named_buffers()] if not is_lazy(t)}
+    return views_of(_attributes(module), tensors)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """What a module and its submodules hold beside tensors, hooks and submodules, by name."""
+    return {
         f"{path}.{name}" if path else name: value
         for path, inner in module.named_modules()
         for name, value in vars(inner).items()
         if name not in OWN and is_ordinary(name) and not is_cache(inner, name)
     }
-    tensors = {name: t for name, t in [*module.named_parameters(), *module.named_buffers()] if not is_lazy(t)}
-    return views_of(held, tensors)
 
 
 def refuse_views(state: ArrayState, before: Snapshot) -> None:
