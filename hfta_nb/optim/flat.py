@@ -226,7 +226,7 @@ class FlatOptimizer(FlatState):
             fused(marked)
         else:
             segment.steps = segment.steps + 1
-            with np.errstate(over="ignore"):  # a member's number beyond its dtype is infinite: it diverges
+            with np.errstate(over="ignore", invalid="ignore"):  # a member's number is infinite: it diverges
                 numbers = self.numbers(values, segment.steps, segment.scalars)
             views = {k: _real(v) for k, v in state.items()}
             self._apply_in_pieces(_real(p), _real(g), views, numbers, segment.columns)
