@@ -120,7 +120,7 @@ class FlatOptimizer(FlatState):
             self._lay_out(self._entries())  # the array has moved to another device or dtype
         self._bound_step = None
         stepped = []
-        for segment in self._ready():
+        for segment in list(self._ready()):  # all of them, so that what is refused has changed nothing
             left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
             if len(left) < len(self.array):
                 self._advance(segment, values[segment.group], left, None if len(left) > len(skip) else self._marked)

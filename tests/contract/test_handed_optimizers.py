@@ -302,6 +302,31 @@ def test_what_is_refused(call: Any, message: str) -> None:
         call(fused())
 
 
+class Failing(Lion):
+    """Fails in its own code."""
+
+    def step(self, closure: Any = None) -> None:
+        raise IndexError(self.param_groups[0]["lr"])
+
+
+def test_an_error_of_a_class_names_the_member() -> None:
+    array = fused()
+    with pytest.raises(OptimError, match=r"ByMember\(Failing\), member 0: its step fails: IndexError: 0.01"):
+        train(array, hfta.optim.ByMember(Failing, array, lr=LRS))
+
+
+def test_a_gradient_that_is_refused_has_changed_nothing() -> None:
+    array = fused()
+    every = list(array.parameters())
+    optimizer = hfta.optim.SGD([{"params": every[:1]}, {"params": every[1:]}], lr=LRS)
+    array.backward(nn.functional.mse_loss, X, Y)
+    every[2].grad = every[2].grad.to_sparse()
+    before = [p.detach().clone() for p in every]
+    with pytest.raises(OptimError, match=r"SGD, 3.weight: a sparse gradient"):
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(every, before, strict=True))
+
+
 def test_the_state_of_another_class_is_refused() -> None:
     array = fused()
     saved = hfta.optim.ByMember(Lion, array).state_dict()
