@@ -18,10 +18,11 @@ from hfta_nb.errors.border import FUNCTION, ITEMS, TRUTH, Kind, bounded, takes
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.group_values import GroupValues
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
+from hfta_nb.optim.hooks import with_step_hooks
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.surgery import Surgery, checked
 from hfta_nb.optim.torch_schedulers import answer_scheduler
-from hfta_nb.optim.values import HostColumn, Reader, plain
+from hfta_nb.optim.values import HostColumn, Reader, check_lr, plain
 
 MARKS = Kind("no members", "a list of members, or a tensor [M]",
              lambda v: not v.is_meta if isinstance(v, Tensor) else ITEMS.holds(v))  # fmt: skip
@@ -54,6 +55,8 @@ class ArrayOptimizer(Surgery):
     def __init__(self, params: Any, defaults: Mapping[str, Any]) -> None:
         self.defaults: Group = {name: in_full(value) for name, value in defaults.items()}
         self._prepare_groups(params)
+        for k, group in enumerate(self.param_groups):
+            check_lr(group, f"group {k}, " if k else "")
         self._begin()
 
     def _prepare_groups(self, params: Any) -> None:
@@ -93,6 +96,7 @@ class ArrayOptimizer(Surgery):
         Raises:
             OptimError: as the constructor. Nothing has changed then.
         """
+        check_lr(param_group, f"group {len(self.param_groups)}, ")
         self._admit(param_group)
         self._grown()
 
@@ -181,6 +185,7 @@ class ArrayOptimizer(Surgery):
                         p.grad.zero_()
 
     @not_compiled
+    @with_step_hooks
     @takes(OptimError, closure=FUNCTION.or_none, skip=MARKS)
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """Update every parameter that has a gradient, each member with its own hyperparameters.

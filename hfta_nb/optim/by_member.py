@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,23 +15,14 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import in_full, not_compiled
-from hfta_nb.errors import OptimError
+from hfta_nb.engine.array.access import own_names
+from hfta_nb.errors import ArrayWarning, HftaError, OptimError
+from hfta_nb.optim.hooks import with_step_hooks
 from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.optim.rerun import evaluated
 from hfta_nb.optim.surgery import Surgery
+from hfta_nb.optim.told_state import NO_VALUES, is_shown, lost, moved, numbered, restore, told_of, with_keys
 from hfta_nb.optim.values import HostColumn, Kind, plain
-
-_NO_VALUES = ("params", "param_names")
-"""What a group holds that is no hyperparameter."""
-
-
-@functools.cache
-def _torchs() -> frozenset[str]:
-    """Attributes of every optimizer; an lr scheduler of torch sets the last one.
-
-    Not at import: an optimizer of torch imports the compiler's front end, which takes a second.
-    """
-    return frozenset({*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "step"})
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ class ByMember(MemberOptimizer):
         return self._kind(name).rows(name, self.param_groups[group].get(name), len(self.array))
 
     def extras(self, group: int) -> list[str]:
-        return [n for n in self.param_groups[group] if n not in _NO_VALUES and n not in self._common]
+        return [n for n in self.param_groups[group] if n not in NO_VALUES and n not in self._common]
 
     def _admit(self, group: Mapping[str, Any]) -> None:
         common, self._common = self._common, ()  # a group may have others
@@ -138,7 +131,7 @@ class ByMember(MemberOptimizer):
 
     def _make(self, states: Sequence[Mapping[str, Any]] | None) -> None:
         self._table = [
-            {n: self.rows(k, n) for n in group if n not in _NO_VALUES} for k, group in enumerate(self.param_groups)
+            {n: self.rows(k, n) for n in group if n not in NO_VALUES} for k, group in enumerate(self.param_groups)
         ]
         self._written: set[tuple[int, str]] = set()
         super()._make(None)
@@ -160,6 +153,13 @@ class ByMember(MemberOptimizer):
             raise OptimError(str(error) or repr(error), where=where, got=settings) from error
         if not isinstance(made, torch.optim.Optimizer):
             raise OptimError("makes no torch.optim.Optimizer", where=where, got=made)
+        hooked = next(
+            (n for n, p in self._rows[index].items() if p._backward_hooks or p._post_accumulate_grad_hooks), ""
+        )
+        if hooked:
+            what = "steps in hooks of its parameters, which no backward of an array calls"
+            remedy = "use a class that steps in step(), or give array.parameters() to this one"
+            raise OptimError(what, where=f"{where}, {hooked}", remedy=remedy)
         held = [p for group in made.param_groups for p in group["params"]]
         if len(made.param_groups) != len(groups) or len(held) != sum(map(len, self._names)):
             remedy = "give one ByMember the parameters of each"
@@ -210,13 +210,14 @@ class ByMember(MemberOptimizer):
                     group[name] = column[0] if same else column
                     self._written |= set() if changed else {(k, name)}
             self._shown[k] = now
-        self._common = tuple(n for n in self.param_groups[0] if n not in _NO_VALUES
+        self._common = tuple(n for n in self.param_groups[0] if n not in NO_VALUES
                              and all(n in group for group in self.param_groups))  # fmt: skip
         self._seen = [_plain_values(group) for group in self.param_groups]
 
     # Steps.
 
     @not_compiled
+    @with_step_hooks
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """See `ArrayOptimizer.step`; each member's optimizer calls the closure when and as often as it wants.
 
@@ -276,46 +277,80 @@ class ByMember(MemberOptimizer):
         self._show()
         return found
 
-    # State: that by parameter, what of a group is no plain value, and attributes that the class has of its own.
+    # State, as `ToldState` tells it.
 
     def _told(self, member: torch.optim.Optimizer) -> dict[str, Any]:
-        saved = member.state_dict()
-        private = [
-            {n: v for n, v in group.items() if n not in _NO_VALUES and not _is_shown(v)}
-            for group in saved["param_groups"]
-        ]
-        attributes = {n: v for n, v in vars(member).items() if n not in _torchs() and _is_plain(v)}
-        within = {n: self._told(v) for n, v in vars(member).items() if isinstance(v, torch.optim.Optimizer)}
-        return copy.deepcopy({"state": saved["state"], "groups": private, "attributes": attributes, "within": within})
+        with self._own_code(member):
+            return told_of(member)
 
     def _restore(self, member: torch.optim.Optimizer, told: Mapping[str, Any]) -> None:
-        told = copy.deepcopy(dict(told))
-        sharing = [o for o in _optimizers(member) if o.param_groups is member.param_groups]
-        listed, groups = member.param_groups, list(member.param_groups)
-        self._put(member, told["state"])
-        for old, new in zip(groups, list(member.param_groups), strict=True):
-            old.update(new)
-        listed[:] = groups
-        for one in sharing:  # an optimizer within may have the same groups
-            one.param_groups = listed
-        for group, private in zip(member.param_groups, told["groups"], strict=False):
-            group.update(private)
-        vars(member).update(told["attributes"])
-        for name, inner in told["within"].items():
-            self._restore(getattr(member, name), inner)
+        with self._own_code(member):
+            restore(member, told)
+
+    @contextmanager
+    def _own_code(self, member: torch.optim.Optimizer) -> Iterator[None]:
+        """The context of the class's own `state_dict` or `load_state_dict`.
+
+        Raises:
+            OptimError: in place of its error.
+        """
+        try:
+            yield
+        except HftaError:
+            raise
+        except Exception as error:
+            what = f"saving or loading fails: {type(error).__name__}: {error}"
+            remedy = "see that state_dict() and load_state_dict() of the class work, as on one model"
+            raise OptimError(what, where=self.title, got=type(member).__name__, remedy=remedy) from error
 
     def _torch_states(self) -> list[dict[str, Any]]:
         return [self._told(member) for member in self.members]
 
+    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
+        state, own = self._told(self.members[index])["state"], self._own[index]
+        return {name: state[k] for name, k in self._numbers() if k in state and own.has(name)}
+
     def _state(self) -> dict[str, Any]:
-        return {"members": [_with_keys(told, str) for told in self._torch_states()]}
+        told = self._torch_states()
+        if forgotten := sorted({n for m, own in zip(self.members, told, strict=True) for n in lost(m, own)}):
+            warnings.warn(
+                f"{self.title}: the state does not hold {forgotten}, attributes of the class of a kind that can't be "
+                "saved: keep numbers, tensors, and lists and dicts of them",
+                ArrayWarning,
+                stacklevel=4,
+            )
+        return {"members": [with_keys(own, str) for own in told]}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         rows = state.get("members", ())
         if len(rows) != len(self.members):
             raise OptimError("another number of members", where=self.title, got=len(rows))
         for member, told in zip(self.members, rows, strict=True):
-            self._restore(member, _with_keys(told, int))
+            self._restore(member, with_keys(told, numbered))
+
+    def _put(self, member: torch.optim.Optimizer, state: Mapping[int, Any]) -> None:  # type: ignore[override]
+        told = self._told(member)
+        shared = {k: v for k, v in told["state"].items() if not isinstance(k, int)}  # of no parameter
+        self._restore(member, {**told, "state": {**shared, **state}})
+
+    def member_state(self, index: int) -> dict[str, Any]:
+        """See `ArrayOptimizer.member_state`; "own" is what the class keeps beside the state of parameters."""
+        found, told = super().member_state(index), self._told(self.members[index])
+        named = {name: own for own, name in own_names(self.array, index).items()}
+        numbers = {k: named[name] for name, k in self._numbers() if name in named}
+        own = {**told, "state": {k: v for k, v in told["state"].items() if not isinstance(k, int)}}
+        return {**found, "own": with_keys(own, functools.partial(_or_same, numbers))}
+
+    def load_members(self, states: Mapping[int, Mapping[str, Any]], values: bool = True) -> None:
+        """See `ArrayOptimizer.load_members`."""
+        super().load_members(states, values)
+        for index, state in states.items():
+            member, known = self.members[index], own_names(self.array, index)
+            numbers = {own: k for name, k in self._numbers() for own, mine in known.items() if mine == name}
+            told = with_keys(state["own"], functools.partial(_or_same, numbers))
+            now = {k: v for k, v in self._told(member)["state"].items() if isinstance(k, int)}
+            self._restore(member, {**told, "state": {**told["state"], **now}})
+        self._show(range(len(self.members)))
 
     def _copy_rows(self, src: int, dst: int) -> None:
         self._own_settings[dst] = dict(self._own_settings[src])
@@ -327,11 +362,12 @@ class ByMember(MemberOptimizer):
         memo: dict[int, Any] = {id(p): self._rows[index][n] for n, p in other._rows[src].items()}
         memo[id(theirs)] = mine
         vars(mine).update(copy.deepcopy(vars(theirs), memo))
+        moved(mine, {i: p for i, p in memo.items() if isinstance(p, torch.nn.Parameter)})
 
     def _reset_row(self, index: int) -> None:
         written = set(self._written)
         self._table = [
-            {n: self.rows(k, n) for n in group if n not in _NO_VALUES and (k, n) not in written}
+            {n: self.rows(k, n) for n in group if n not in NO_VALUES and (k, n) not in written}
             for k, group in enumerate(self.param_groups)
         ]
         self.members[index] = self._constructed(index, ())
@@ -345,7 +381,7 @@ class ByMember(MemberOptimizer):
             self._own_settings[index] = dict(other._own_settings[src])
             self._graft(index, other, src)
             for k in range(len(self.param_groups)):
-                own = {n: self.rows(k, n)[index] for n in self.param_groups[k] if n not in _NO_VALUES}
+                own = {n: self.rows(k, n)[index] for n in self.param_groups[k] if n not in NO_VALUES}
                 self.members[index].param_groups[k].update(own)
             self._show()
 
@@ -369,39 +405,13 @@ def _defaults(optimizer: Any) -> dict[str, Any]:
     return {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
 
 
-def _optimizers(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
-    """An optimizer and those within it."""
-    yield optimizer
-    for inner in vars(optimizer).values():
-        if isinstance(inner, torch.optim.Optimizer):
-            yield from _optimizers(inner)
-
-
-def _with_keys(told: Mapping[str, Any], kind: type[int] | type[str]) -> dict[str, Any]:
-    """The same with numbers of parameters, or words, for keys of states: words go through JSON."""
-    within = {name: _with_keys(inner, kind) for name, inner in told["within"].items()}
-    return {**told, "state": {kind(k): v for k, v in told["state"].items()}, "within": within}
-
-
-def _is_shown(value: Any) -> bool:
-    """Whether a value of a group is a hyperparameter that can be told."""
-    if isinstance(value, tuple | list):
-        return all(isinstance(v, int | float | str | None) for v in value)
-    return isinstance(value, bool | int | float | str | None)
+def _or_same(names: Mapping[Any, Any], key: Any) -> Any:
+    return names.get(key, key)
 
 
 def _shown(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: copy.copy(v) for n, v in group.items() if n not in _NO_VALUES and _is_shown(v)}
+    return {n: copy.copy(v) for n, v in group.items() if n not in NO_VALUES and is_shown(v)}
 
 
 def _plain_values(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: plain(v) for n, v in group.items() if n not in _NO_VALUES}
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value goes through `torch.load` with weights only."""
-    if isinstance(value, Mapping):
-        return type(value) is dict and all(isinstance(k, str | int) and _is_plain(v) for k, v in value.items())
-    if isinstance(value, tuple | list):
-        return type(value) in (tuple, list) and all(map(_is_plain, value))
-    return isinstance(value, bool | int | float | str | Tensor | None) and not isinstance(value, torch.nn.Parameter)
+    return {n: plain(v) for n, v in group.items() if n not in NO_VALUES}

@@ -120,7 +120,7 @@ class FlatOptimizer(FlatState):
             self._lay_out(self._entries())  # the array has moved to another device or dtype
         self._bound_step = None
         stepped = []
-        for segment in self._ready():
+        for segment in list(self._ready()):  # all of them, so that what is refused has changed nothing
             left = sorted({*skip, *self.array.missing_grads.get(segment.spans[0].name, ())})
             if len(left) < len(self.array):
                 self._advance(segment, values[segment.group], left, None if len(left) > len(skip) else self._marked)
@@ -226,7 +226,7 @@ class FlatOptimizer(FlatState):
             fused(marked)
         else:
             segment.steps = segment.steps + 1
-            with np.errstate(over="ignore"):  # a member's number beyond its dtype is infinite: it diverges
+            with np.errstate(over="ignore", invalid="ignore"):  # a member's number is infinite: it diverges
                 numbers = self.numbers(values, segment.steps, segment.scalars)
             views = {k: _real(v) for k, v in state.items()}
             self._apply_in_pieces(_real(p), _real(g), views, numbers, segment.columns)

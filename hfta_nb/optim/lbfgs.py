@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hfta_nb.engine.array import not_compiled
 from hfta_nb.errors import OptimError
+from hfta_nb.optim.hooks import with_step_hooks
 from hfta_nb.optim.members import MemberOptimizer
 from hfta_nb.optim.resting import EvaluationNeededError, Resting, losses_of
 from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind
@@ -75,8 +76,9 @@ class LBFGS(MemberOptimizer):
         most = values["max_eval"]
         return {**values, "max_eval": values["max_iter"] * 5 // 4 if most is None else most}
 
-    @torch.no_grad()
     @not_compiled
+    @with_step_hooks
+    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, skip: Sequence[int] | Tensor = ()) -> Any:
         """See `ArrayOptimizer.step`; the closure is needed.
 

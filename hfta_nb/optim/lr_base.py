@@ -77,6 +77,21 @@ class ArrayLRScheduler:
         with self._states.used(self._functions), self._states.alone(index):
             yield
 
+    @contextmanager
+    def _stepping(self, index: int) -> Iterator[None]:
+        """The context of a step of a member's scheduler.
+
+        Raises:
+            OptimError: in place of its error; the optimizer's values are as before, as no member's are written.
+        """
+        try:
+            with self._alone(index):
+                yield
+        except OptimError:
+            raise
+        except Exception as error:
+            raise _failed(error, f"{type(self).__name__}.step, member {index}", self._factories[index]) from error
+
     def _make(self, index: int) -> reference.LRScheduler:
         try:
             with self._alone(index):
@@ -84,9 +99,7 @@ class ArrayLRScheduler:
             made.step  # noqa: B018 - else it is no scheduler
             return made
         except (TypeError, ValueError, ArithmeticError, KeyError, AttributeError) as error:
-            settings = getattr(self._factories[index], "keywords", None)
-            where = f"{type(self).__name__}, member {index}"
-            raise OptimError(str(error), where=where, got=settings or self._factories[index]) from error
+            raise _failed(error, f"{type(self).__name__}, member {index}", self._factories[index]) from error
 
     @not_compiled
     def step(self, metrics: Any = None, epoch: Any = None) -> None:
@@ -111,7 +124,7 @@ class ArrayLRScheduler:
         pull(self.optimizer)
         if epoch is None:
             for i, (member, value) in enumerate(zip(self._members, rows, strict=True)):
-                with self._alone(i):
+                with self._stepping(i):
                     member.step(*value)
         else:
             self._go_to(rows, epochs)
@@ -125,7 +138,7 @@ class ArrayLRScheduler:
         """
         pull(self.optimizer)
         for place in places:
-            with self._alone(place):
+            with self._stepping(place):
                 self._members[place].step(*(() if metrics is None else (metrics[place],)))
         push(self.optimizer)
 
@@ -134,7 +147,7 @@ class ArrayLRScheduler:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             for i, (member, value, epoch) in enumerate(zip(self._members, rows, epochs, strict=True)):
-                with self._alone(i):
+                with self._stepping(i):
                     member.step(*value, epoch=epoch)  # type: ignore[misc]
         for text, kind in dict.fromkeys((str(w.message), w.category) for w in told):
             warnings.warn(text, kind, stacklevel=3)
@@ -167,6 +180,17 @@ class ArrayLRScheduler:
                 raise OptimError(f"{type(member).__name__} takes no epoch", where=f"{where}, member {i}", got=epoch,
                                  remedy=remedy)  # fmt: skip
         return values
+
+    @property
+    def _initial_step(self) -> Any:
+        """What torch's `SequentialLR` asks its schedulers for.
+
+        Raises:
+            OptimError: it does.
+        """
+        remedy = "use hfta_nb.optim.lr_scheduler.SequentialLR, which has the same arguments"
+        raise OptimError("takes no scheduler of an array", where="torch.optim.lr_scheduler.SequentialLR",
+                         got=type(self).__name__, remedy=remedy)  # fmt: skip
 
     def get_last_lr(self) -> list[list[float]]:
         """Per group, the lr of each member."""
@@ -370,10 +394,18 @@ class ByMember(ArrayLRScheduler):
         pull(self.optimizer)
         found = []
         for i, m in enumerate(self._members):
-            with self._alone(i):
+            with self._stepping(i):
                 found.append(getattr(m, name)(*(row[i] for row in rows), **{k: row[i] for k, row in named.items()}))
         push(self.optimizer)
         return found
+
+
+def _failed(error: Exception, where: str, factory: Factory) -> OptimError:
+    """In place of an error of a member's scheduler, which the factory makes."""
+    settings = getattr(factory, "keywords", None) or {}
+    what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    accepted = "functions of the epoch that return a number" if "lr_lambda" in settings else ""
+    return OptimError(what, where=where, got=settings or factory, accepted=accepted)
 
 
 def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:

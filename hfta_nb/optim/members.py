@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.errors import OptimError
+from hfta_nb.errors import HftaError, OptimError, out_of_memory
 from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.own_entries import OwnEntries
+from hfta_nb.optim.resting import EvaluationNeededError
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.values import HostColumn
 
@@ -132,12 +133,24 @@ class MemberOptimizer(ArrayOptimizer):
         """Set a member's parameters to NaN where a number is beyond their dtype, which torch raises of.
 
         In array optimizers such a number is an infinite one, and the member diverges alone.
+
+        Raises:
+            OptimError: in place of another error of the member's optimizer.
         """
         try:
             yield
-        except RuntimeError as error:
-            if _TOO_LARGE not in str(error):
+        except (HftaError, EvaluationNeededError, StopIteration):  # the last ends a run of L-BFGS
+            raise
+        except Exception as error:
+            if out_of_memory(error):
                 raise
+            if not isinstance(error, RuntimeError) or _TOO_LARGE not in str(error):
+                what = f"its step fails: {type(error).__name__}: {error}"
+                where = f"{self.title}, member {index}"
+                remedy = (
+                    "members before it may have stepped: go back to a state that was saved, or leave it out by skip"
+                )
+                raise OptimError(what, where=where, remedy=remedy) from error
             self.members[index].state.clear()  # which may be half made
             for p in self._rows[index].values():
                 p.data.fill_(math.nan)

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.optimizer_stub import OptimizerStub
+from hfta_nb.optim.optimizer_stub import OptimizerStub, parameter
+from hfta_nb.optim.values import plain
 
 
 def pull(optimizer: ArrayOptimizer) -> list[OptimizerStub]:
@@ -33,7 +33,7 @@ def pull(optimizer: ArrayOptimizer) -> list[OptimizerStub]:
     for i, stub in enumerate(optimizer.stubs):
         for k, rows in enumerate(table):
             if k == len(stub.param_groups):
-                stub.add_param_group({"params": [nn.Parameter(torch.zeros(()))]})
+                stub.add_param_group({"params": [parameter()]})
             # What only some members have (a cycled momentum's bounds) is None for the others.
             own = {name: column[i] for name, column in rows.items()}
             stub.param_groups[k].update({n: v for n, v in own.items() if v is not None or n in optimizer.kinds})
@@ -45,7 +45,7 @@ def push(optimizer: ArrayOptimizer) -> None:
     for k, group in enumerate(optimizer.param_groups):
         names = {n: None for c in optimizer.stubs for n in c.param_groups[k] if n != "params"}
         for name in names:
-            column = [c.param_groups[k].get(name) for c in optimizer.stubs]
+            column = [plain(c.param_groups[k].get(name)) for c in optimizer.stubs]  # a float32 0.1 is not 0.1
             if name not in group or optimizer.rows(k, name) != column:
                 group[name] = column
 

@@ -15,6 +15,7 @@ from hfta_nb.engine.array.access import own_names
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import ITEMS, STATE, instance, takes, whole
 from hfta_nb.optim.groups import Group
+from hfta_nb.optim.hooks import Hooks, with_loading_hooks, with_saving_hooks
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.shown_state import ShownState
 from hfta_nb.optim.values import Kind, Reader, plain
@@ -23,7 +24,7 @@ _OF_ITS_SHAPE = ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer"
 """Names of state that has the shape of its parameter."""
 
 
-class Surgery(abc.ABC):
+class Surgery(Hooks, abc.ABC):
     """The part of `ArrayOptimizer` that is saved, and whose members are taken out, copied and put together."""
 
     torch_class: ClassVar[Any]
@@ -86,6 +87,7 @@ class Surgery(abc.ABC):
         if self._showing is not None:
             self._showing.take_written()
 
+    @with_saving_hooks
     def state_dict(self) -> dict[str, Any]:
         """Hyperparameters, step counts and state, by parameter name: tensors, numbers, lists and dicts only.
 
@@ -103,6 +105,7 @@ class Surgery(abc.ABC):
             "state": self._state(),
         }
 
+    @with_loading_hooks
     @takes(OptimError, state_dict=STATE)
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave.

@@ -139,8 +139,23 @@ NUMBER = Kind("a number")
 FLAG = Kind("True or False", convert=bool)
 COUNT = Kind("a whole number, at least 0", lambda v: 0 <= v < border.MOST and v == int(v), convert=int)
 DECAY = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
-LR = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
+LR = Kind("a finite number, at least 0", lambda v: v >= 0)  # a schedule may have made it infinite: see `check_lr`
 BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
+
+
+def check_lr(group: Mapping[str, Any], where: str) -> None:
+    """See that the learning rates that a person gives are finite.
+
+    One that a schedule has made infinite is the member's own affair, which diverges alone, as in torch.
+
+    Raises:
+        OptimError: one is not.
+    """
+    value = plain(group.get("lr"))
+    for i, lr in enumerate(value if isinstance(value, list) else [value]):
+        if lr == math.inf:
+            what = f"lr, member {i}" if isinstance(value, list) else "lr"
+            raise OptimError("out of bounds", where=f"{where}{what}", got=lr, accepted=LR.accepted)
 
 
 def refused_tuple(what: str, where: str, got: Any, accepted: str) -> OptimError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -167,6 +169,45 @@ class Prodigal(Optimizer):
             group["k"] += 1
         for p in every:
             p.sub_(group["lr"] * group["d"] * p.grad.sign())
+
+
+class Remembering(Optimizer):
+    """Keeps something in every place: under a word, by parameter, by its id, in a window, streams and an optimizer."""
+
+    def __init__(self, params: Any, lr: float = 0.01):
+        super().__init__(params, {"lr": lr})
+        every = [p for group in self.param_groups for p in group["params"]]
+        self.state["all"] = {"calls": 0}
+        self.means = {p: torch.zeros_like(p) for p in every}
+        self.sums = {id(p): torch.zeros_like(p) for p in every}
+        self.sizes: deque[float] = deque(maxlen=2)
+        self.streams, self.noise = random.Random(1), torch.Generator().manual_seed(2)
+        self.within = torch.optim.SGD(self.param_groups, lr=lr, momentum=0.9)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.state["all"]["calls"] += 1
+        every = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        self.sizes.append(sum(float(p.grad.square().sum()) for p in every))
+        factor = self.streams.random() / (1 + sum(self.sizes)) / self.state["all"]["calls"]
+        for p in every:
+            self.means[p].lerp_(p.grad, 0.5)
+            self.sums[id(p)].add_(p.grad)
+            noise = torch.rand(p.shape, generator=self.noise, dtype=p.dtype)
+            p.grad = factor * noise * (self.means[p] + self.sums[id(p)])
+        self.within.step()
+
+
+class SteppingInHooks(Optimizer):
+    """Updates a parameter as soon as its gradient is there, to save memory."""
+
+    def __init__(self, params: Any, lr: float = 0.01):
+        super().__init__(params, {"lr": lr})
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.register_post_accumulate_grad_hook(lambda p: p.data.sub_(lr * p.grad) and None)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        pass
 
 
 def trained_alone(

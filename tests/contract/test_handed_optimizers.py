@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,13 +19,16 @@ from tests.contract.handed_optimizers import (
     MuonAndAdam,
     NoDecayOnVectors,
     Prodigal,
+    Remembering,
     Sam,
+    SteppingInHooks,
     TimmScheduler,
     stepped,
     trained_alone,
 )
 from tests.contract.handed_over import numbers
 
+schedulers = hfta.optim.lr_scheduler
 X, Y = numbers(12, 4), numbers(12, 2, seed=1)
 LRS = [0.01, 0.02, 0.05]
 SEEDS = [0, 1, 2]
@@ -62,6 +66,7 @@ CLASSES: list[Any] = [
     (Sam, "two steps", {"rho": 0.1, "momentum": 0.9}),
     (Langevin, "closure", {"momentum": 0.5}),
     (Prodigal, "steps", {}),
+    (Remembering, "steps", {}),
     *(
         pytest.param(*row, marks=pytest.mark.long)
         for row in (
@@ -75,6 +80,38 @@ CLASSES: list[Any] = [
         )
     ),
 ]
+
+
+def test_what_a_class_keeps_goes_with_its_member() -> None:
+    """By `member_state`, as a study's checkpoints do it, and in `state_dict` where the class has a form of its own."""
+    array = fused()
+    optimizer = hfta.optim.ByMember(Remembering, array, lr=LRS)
+    train(array, optimizer, steps=3)
+    optimizer.state[next(array.parameters())]["noted"] = torch.zeros(3, 5, 4)  # what belongs to no parameter stays
+    states = {i: optimizer.member_state(i) for i in range(3)}
+    again = hfta.optim.ByMember(Remembering, array, lr=LRS)
+    again.load_members(states)
+    train(array, again, steps=5)
+    for i, seed in enumerate(SEEDS):
+        assert_member(
+            array, i, trained_alone(build, seed, lambda m, i=i: Remembering(m.parameters(), LRS[i]), X, Y, "steps")[0]
+        )
+
+
+class Unsaved(Lion):
+    """Keeps something in an array of NumPy's, which no state holds."""
+
+    def step(self, closure: Any = None) -> None:
+        self.seen = np.zeros(3)
+        super().step(closure)
+
+
+def test_a_state_that_lacks_something_says_so() -> None:
+    array = fused()
+    optimizer = hfta.optim.ByMember(Unsaved, array)
+    train(array, optimizer, steps=1)
+    with pytest.warns(ArrayWarning, match=r"ByMember\(Unsaved\): the state does not hold \['seen'\]"):
+        optimizer.state_dict()
 
 
 @pytest.mark.usefixtures("verified")
@@ -255,13 +292,39 @@ def test_a_member_without_gradient_is_left_alone() -> None:
         (lambda a: hfta.optim.ByMember(torch.optim.SGD, a, lr=[0.1, -1, 0.1]), "member 1: Invalid learning rate"),
         (lambda a: hfta.optim.ByMember(a, Lion), "ByMember: not a class"),
         (lambda a: hfta.optim.ByMember(Lion, a[0].parameters()), "ByMember: not a FusedArray"),
+        (lambda a: hfta.optim.ByMember(SteppingInHooks, a), r"member 0, 0.weight: steps in hooks of its parameters"),
         (lambda a: hfta.optim.ByMember(lambda p: [p], a), "makes no torch.optim.Optimizer"),
     ],
-    ids=["length", "unknown", "bounds", "order", "member", "function"],
+    ids=["length", "unknown", "bounds", "order", "member", "hooks", "function"],
 )
 def test_what_is_refused(call: Any, message: str) -> None:
     with pytest.raises(OptimError, match=message):
         call(fused())
+
+
+class Failing(Lion):
+    """Fails in its own code."""
+
+    def step(self, closure: Any = None) -> None:
+        raise IndexError(self.param_groups[0]["lr"])
+
+
+def test_an_error_of_a_class_names_the_member() -> None:
+    array = fused()
+    with pytest.raises(OptimError, match=r"ByMember\(Failing\), member 0: its step fails: IndexError: 0.01"):
+        train(array, hfta.optim.ByMember(Failing, array, lr=LRS))
+
+
+def test_a_gradient_that_is_refused_has_changed_nothing() -> None:
+    array = fused()
+    every = list(array.parameters())
+    optimizer = hfta.optim.SGD([{"params": every[:1]}, {"params": every[1:]}], lr=LRS)
+    array.backward(nn.functional.mse_loss, X, Y)
+    every[2].grad = every[2].grad.to_sparse()
+    before = [p.detach().clone() for p in every]
+    with pytest.raises(OptimError, match=r"SGD, 3.weight: a sparse gradient"):
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(every, before, strict=True))
 
 
 def test_the_state_of_another_class_is_refused() -> None:
@@ -453,6 +516,113 @@ def test_to_an_epoch_of_one_s_own(make: Any, epoch: Any) -> None:
         own.step(epoch=epoch if isinstance(epoch, int) else int(epoch[i]))
         own.step()
         assert optimizer.rows(0, "lr")[i] == pytest.approx(alone.param_groups[0]["lr"], abs=1e-15)
+
+
+class Reading:
+    """A scheduler that looks at what its optimizer trains, or has it step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, what: str) -> None:
+        self.optimizer, self.what = optimizer, what
+
+    def step(self) -> None:
+        p = self.optimizer.param_groups[0]["params"][0]
+        if self.what == "state":
+            self.optimizer.state[p].get("momentum_buffer")
+        elif self.what == "step":
+            self.optimizer.step()
+        else:
+            self.optimizer.param_groups[0]["lr"] = float(p.norm() if self.what == "parameter" else p.grad.norm())
+
+
+@pytest.mark.parametrize("what", ["state", "step", "parameter", "gradient"])
+def test_a_scheduler_that_reads_more_than_values_is_refused(what: str) -> None:
+    scheduler = hfta.optim.lr_scheduler.ByMember(hfta.optim.SGD(fused(), momentum=0.9), lambda o: Reading(o, what))
+    with pytest.raises(OptimError, match=r"an lr scheduler that (reads|steps) the optimizer.*assign them"):
+        scheduler.step()
+
+
+@pytest.mark.parametrize("make", [lambda o: schedulers.MultiplicativeLR(o, lambda epoch: None),
+                                  lambda o: schedulers.LambdaLR(o, lambda epoch: [1.0, 0.5][epoch]),
+                                  lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=2),
+                                  lambda o: torch.optim.lr_scheduler.SequentialLR(o, [schedulers.StepLR(o, 1)], [])],
+                         ids=["None", "function", "ended", "torch's"])  # fmt: skip
+def test_errors_of_schedulers_are_typed_and_change_no_value(make: Any) -> None:
+    optimizer = hfta.optim.SGD(fused(), lr=LRS, momentum=0.9)
+    before = dict(optimizer.param_groups[0])
+    with pytest.raises(OptimError, match=r"(LR.step, member 0|SequentialLR): "):  # noqa: PT012
+        scheduler = make(optimizer)
+        for _ in range(3):
+            before = dict(optimizer.param_groups[0])
+            scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == before["lr"]
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW", "Rprop", "Adafactor"])
+def test_a_member_whose_schedule_overflows_diverges_alone(kind: str) -> None:
+    array, gammas = fused(), [0.5, 1e308, 1.0]
+    optimizer = getattr(hfta.optim, kind)(array, lr=LRS)
+    scheduler = schedulers.StepLR(optimizer, 1, gamma=gammas)
+    for _ in range(8):
+        train(array, optimizer, steps=1)
+        scheduler.step()
+    assert optimizer.rows(0, "lr")[1] == float("inf")
+    for i, seed in enumerate(SEEDS):
+        torch.manual_seed(seed)
+        module = build()
+        torch.manual_seed(seed)
+        alone = getattr(torch.optim, kind)(module.parameters(), lr=LRS[i])
+        schedule = torch.optim.lr_scheduler.StepLR(alone, 1, gamma=gammas[i])
+        for _ in range(8):
+            alone.zero_grad()
+            nn.functional.mse_loss(module(X), Y).backward()
+            alone.step()
+            schedule.step()
+        for p, q in zip(module.parameters(), array.parameters(), strict=True):
+            torch.testing.assert_close(q[i], p, rtol=1e-10, atol=1e-10, equal_nan=True)
+
+
+# Hooks of the optimizer.
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adafactor", "ByMember"])
+def test_hooks_around_steps_are_called_as_by_torch(kind: str) -> None:
+    array, told = fused(), []
+    optimizer: Any = hfta.optim.ByMember(Lion, array) if kind == "ByMember" else getattr(hfta.optim, kind)(array)
+
+    def halve(_: Any, args: Any, kwargs: Any) -> None:
+        for p in array.parameters():
+            p.grad.mul_(0.5)
+
+    handles = [optimizer.register_step_pre_hook(halve), optimizer.register_step_post_hook(lambda *a: told.append(a))]
+    train(array, optimizer, steps=8)
+    assert told == [(optimizer, (optimizer,), {})] * 8
+    make = Lion if kind == "ByMember" else getattr(torch.optim, kind)
+    for i, seed in enumerate(SEEDS):
+
+        def hooked(module: nn.Module) -> Any:
+            alone = make(module.parameters())
+            alone.register_step_pre_hook(lambda *_: [p.grad.mul_(0.5) for p in module.parameters()] and None)
+            return alone
+
+        assert_member(array, i, trained_alone(build, seed, hooked, X, Y, "steps")[0])
+    for handle in handles:
+        handle.remove()
+    train(array, optimizer, steps=1)
+    assert len(told) == 8
+
+
+def test_hooks_around_saving() -> None:
+    optimizer, told = hfta.optim.SGD(fused()), list[str]()
+    optimizer.register_state_dict_pre_hook(lambda o: told.append("saved"))
+    optimizer.register_state_dict_post_hook(lambda o, state: {**state, "more": 1})
+    optimizer.register_load_state_dict_pre_hook(lambda o, state: {k: v for k, v in state.items() if k != "more"})
+    optimizer.register_load_state_dict_post_hook(lambda o: told.append("loaded"))
+    saved = optimizer.state_dict()
+    assert saved["more"] == 1
+    optimizer.load_state_dict(saved)
+    assert told == ["saved", "loaded"]
+    with pytest.raises(OptimError, match="SGD, hook before step: not a function"):
+        optimizer.register_step_pre_hook(3)
 
 
 # State.

@@ -139,3 +139,26 @@ def test_one_member_has_its_own_gradient() -> None:
     x = leaf()
     found = slope(hfta.fuse([build(0)])(x), x)
     torch.testing.assert_close(found, slope(build(0)(x), x))
+
+
+@pytest.mark.parametrize("form", ["forward", "backward"])
+@pytest.mark.parametrize("shared", [False, True], ids=["per member", "shared"])
+@pytest.mark.filterwarnings("ignore:an input")
+def test_a_hook_of_an_input_is_called_once_a_call(form: str, shared: bool) -> None:
+    array, told = fused(), []
+    for _ in range(STEPS):
+        x = numbers(12, 4) if shared else numbers(12, 4).expand(MEMBERS, 12, 4).clone()
+        x.requires_grad_().register_hook(lambda grad: told.append(1) or 2 * grad)
+        given = x if shared else hfta.per_member(x)
+        if form == "forward":
+            array(given).square().mean((1, 2)).sum().backward()
+        else:
+            array.backward(lambda out, _: out.square().mean(), given, numbers(12, 1))
+    assert len(told) == STEPS
+    expected = []
+    for seed in SEEDS:
+        own = leaf()
+        build(seed)(own).square().mean().backward()
+        expected.append(2 * own.grad)
+    wanted = sum(expected) if shared else torch.stack(expected)
+    torch.testing.assert_close(x.grad, wanted, rtol=1e-10, atol=1e-10)

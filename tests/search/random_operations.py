@@ -165,6 +165,8 @@ class Search:
         self.space, self.given = options(self.chance)
         if random.Random(f"accumulation {seed}").random() < 0.4:
             self.space["accumulate_grad_batches"] = [1, 2]
+        if random.Random(f"averages {seed}").random() < 0.3:
+            self.space["ema_decay"] = [None, 0.8]
         self.told: Counter[str] = Counter()
         self.study = self.made()
 

@@ -68,6 +68,7 @@ class Twin:
             self.module = build(**arguments).double()
             self.stream = torch.get_rng_state()
         self.optimizer = self._optimizer()
+        self.averaged: nn.Module | None = None  # with the moving averages of `ema_decay`
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Twin:
         made = object.__new__(Twin)
@@ -138,6 +139,20 @@ class Twin:
         if limit is not None:
             nn.utils.clip_grad_norm_(self.module.parameters(), limit)
         self.optimizer.step()
+        self._average()
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        decay = self.config.get("ema_decay")
+        if decay is None:
+            return
+        if self.averaged is None:  # as torch's AveragedModel begins
+            self.averaged = copy.deepcopy(self.module)
+        else:
+            for own, new in zip(self.averaged.parameters(), self.module.parameters(), strict=True):
+                own.mul_(decay).add_(new, alpha=1 - decay)
+        for kept, now in zip(self.averaged.buffers(), self.module.buffers(), strict=True):
+            kept.copy_(now)
 
     @torch.no_grad()
     def _end_epoch(self) -> None:
@@ -146,8 +161,9 @@ class Twin:
         self.epoch, self.batch = self.epoch + 1, 0
         mean = sum(loss * size for loss, size in self.parts) / sum(size for _, size in self.parts)
         self.parts = []
-        self.module.eval()
-        held_out: Tensor = F.cross_entropy(self.module(self.data.x_validation), self.data.y_validation)
+        judged = self.module if self.averaged is None else self.averaged
+        judged.eval()
+        held_out: Tensor = F.cross_entropy(judged(self.data.x_validation), self.data.y_validation)
         self.log[self.epoch] = mean, held_out.item()
 
     def edit(self, changes: Mapping[str, Any]) -> None:
@@ -167,10 +183,10 @@ class Twin:
     def copy_from(self, source: Twin, changes: Mapping[str, Any]) -> None:
         """Become a copy, with its own random streams."""
         own = self.stream
-        for name in ("module", "optimizer"):
+        for name in ("module", "optimizer", "averaged"):
             setattr(self, name, None)
-        pair = copy.deepcopy((source.module, source.optimizer))
-        self.module, self.optimizer = pair
+        parts = copy.deepcopy((source.module, source.optimizer, source.averaged))
+        self.module, self.optimizer, self.averaged = parts
         self.stream = own
         keep = {name: self.config[name] for name in ("seed", "data_seed") if name in self.config}
         self.config = {**source.config, **keep, **changes}
@@ -234,8 +250,9 @@ class Twins:
             assert edit.parent is not None
             source = self.twins[edit.parent]
             source.advance(edit.step, edit.epoch)
+            own = twin.config
             twin.copy_from(source, {})
-            twin.config |= edit.changes
+            twin.config = {**own, **edit.changes}  # they tell what differs from its own, not from the source's
 
     def differences(self) -> dict[int, float]:
         """By member, the largest difference of its curves from its twin's; every recorded epoch is compared."""

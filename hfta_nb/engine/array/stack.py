@@ -35,6 +35,7 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
                 remedy="give the module as it was before torch.jit.script",
             )
         _check_layouts(module, where)
+        _check_hooks_of_gradients(module, where)
         first = next(j for j in range(i + 1) if members[j] is module)
         if first < i:
             raise FusionError(f"the same module as member {first}", where=where, remedy="build one module per member")
@@ -59,6 +60,19 @@ def _check_layouts(module: nn.Module, where: str) -> None:
                 got=tensor.layout,
                 accepted="torch.strided",
                 remedy="keep its indices and values as buffers, or the tensor as an attribute that is no buffer",
+            )
+
+
+def _check_hooks_of_gradients(module: nn.Module, where: str) -> None:
+    for name, p in module.named_parameters():
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise FusionError(
+                "a hook of a parameter's gradient, which an array does not take along",
+                where=f"{where}, `{name}`",
+                got=next(iter({**(p._backward_hooks or {}), **(p._post_accumulate_grad_hooks or {})}.values())),
+                remedy=f'register it after fusing: array.get_parameter("{name}").register_hook(hook), whose gradient '
+                "has the member axis. Or let the model do so in its forward, on a tensor: weight = self.weight * 1; "
+                "weight.register_hook(hook)",
             )
 
 

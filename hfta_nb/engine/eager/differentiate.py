@@ -5,7 +5,8 @@ Torch's functions import its symbolic shapes when gradients are passed, which ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,12 +24,28 @@ def vector_jacobian(
     create_graph: bool = False,
 ) -> Sequence[Tensor | None]:
     """`torch.autograd.grad`; None for inputs that the outputs do not depend on."""
-    if _RUN is None:
-        return torch.autograd.grad(outputs, inputs, grads, retain_graph, create_graph, allow_unused=True)
-    found: Sequence[Tensor | None] = _RUN(
-        (*outputs,), (*grads,), retain_graph, create_graph, (*inputs,), allow_unreachable=True, accumulate_grad=False
-    )
-    return found
+    with hooks_later(inputs):
+        if _RUN is None:
+            return torch.autograd.grad(outputs, inputs, grads, retain_graph, create_graph, allow_unused=True)
+        found: Sequence[Tensor | None] = _RUN(
+            *((*outputs,), (*grads,), retain_graph, create_graph, (*inputs,)),
+            allow_unreachable=True,
+            accumulate_grad=False,
+        )
+        return found
+
+
+@contextmanager
+def hooks_later(inputs: Sequence[Tensor]) -> Iterator[None]:
+    """The context of a differentiation by tensors of the caller's, whose hooks their own backward calls after it."""
+    held = [(hooks, dict(hooks)) for v in inputs if (hooks := v._backward_hooks)]
+    for hooks, _ in held:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, before in held:
+            hooks.update(before)
 
 
 def add_to_grad(outputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:

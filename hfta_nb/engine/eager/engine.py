@@ -17,6 +17,7 @@ from hfta_nb.engine.eager.attributes import AttributeKey, Attributes, tracked_at
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.checkpointing import recomputed_alone
 from hfta_nb.engine.eager.executable_module import Architectures, BlockTensors, ExecutableModule
+from hfta_nb.engine.eager.frozen_in_forward import learning_kept
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.intercept import Handler, intercepted
 from hfta_nb.engine.eager.member_modules import MemberModules, grown_buffers, restore_storage
@@ -129,7 +130,7 @@ class Engine:
         executables = [self._executable(run)] if self.architectures is None else self.architectures.executables(run)
         results = []
         for executable in executables:
-            with self.process_streams.turn():
+            with self.process_streams.turn(), learning_kept(executable.parameters):
                 if executable.single:
                     result = self._run_single(executable, block.start + executable.rows[0], call, inputs)
                 else:

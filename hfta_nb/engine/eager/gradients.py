@@ -12,7 +12,7 @@ from hfta_nb.engine.broadcasts import called
 from hfta_nb.engine.eager.autograd_nodes import nodes, own_function
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.current_member import current
-from hfta_nb.engine.eager.differentiate import add_to_grad
+from hfta_nb.engine.eager.differentiate import add_to_grad, hooks_later
 from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.engine.eager.functions_in_backward import unchanged
@@ -207,7 +207,7 @@ class Gradients:
                 raise FusionError("the loss depends on nothing that requires a gradient", where="backward")
             weights = None if self.scale is None else self.scale[block.start : block.stop].to(losses)
             total = losses.sum() if weights is None else (losses * weights).sum()
-            with uncast(), unchanged(self.state.functions):
+            with uncast(), unchanged(self.state.functions), hooks_later(self.given):
                 self._observe_inputs(block, losses if weights is None else losses * weights)
                 alone = block.single or bool(self.state.engine.one_by_one)
                 own = self.state.engine.as_plain or any(map(own_function, nodes([total])))

@@ -80,7 +80,7 @@ def _copied(value: Any, memo: Memo, depth: int) -> Any:
         new = torch.Generator(value.device)
         new.set_state(value.get_state())
     elif type(value) in (list, set, deque):
-        memo[id(value)] = new = type(value)()
+        memo[id(value)] = new = deque(maxlen=value.maxlen) if isinstance(value, deque) else type(value)()
         parts = [copy_value(v, memo, depth + 1) for v in value]
         new.update(parts) if isinstance(new, set) else new.extend(parts)
     elif type(value) is tuple:

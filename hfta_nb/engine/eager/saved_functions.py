@@ -81,6 +81,8 @@ def _told(value: Any) -> dict[str, Any]:
         return {"float": value.hex()}  # JSON has no infinity
     if type(value) is dict:
         return {"dict": [[_told(k), _told(v)] for k, v in value.items()]}
+    if type(value) is deque and value.maxlen is not None:
+        return {"window": [_told(list(value)), value.maxlen]}
     for name, kind in _CONTAINERS.items():
         if type(value) is kind:
             return {name: [_told(v) for v in value]}
@@ -97,4 +99,6 @@ def _read(told: Mapping[str, Any]) -> Any:
         return float.fromhex(value)
     if kind == "dict":
         return {_read(k): _read(v) for k, v in value}
+    if kind == "window":
+        return deque(_read(value[0]), value[1])
     return _CONTAINERS[kind](map(_read, value)) if kind in _CONTAINERS else value

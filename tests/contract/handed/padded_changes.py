@@ -6,12 +6,14 @@ The width follows from the seed: members 0 and 2 have one architecture, and are 
 from __future__ import annotations
 
 import copy
+from collections import deque
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hfta_nb.errors import FusionError
 from tests.contract.handed_over import Situation, numbers
 
 WIDTHS = (6, 9, 6)
@@ -159,6 +161,39 @@ class Bank(nn.Module):
         return found
 
 
+class Windowed(nn.Module):
+    """The mean of the last calls, in a deque that drops the oldest by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, width()), nn.Linear(width(), 1)
+        self.sizes: deque[float] = deque(maxlen=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.inner(x))
+        self.sizes.append(h.detach().abs().mean().item())
+        found: Tensor = self.last(h / (sum(self.sizes) / len(self.sizes)))
+        return found
+
+
+class Thawing(nn.Module):
+    """Freezes a layer in a later call, or registers a hook of a gradient that no array would call."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.inner, self.last = nn.Linear(4, width()), nn.Linear(width(), 1)
+        self.how, self.calls = how, 0
+        if how == "hook":
+            self.inner.weight.register_hook(lambda grad: 0.5 * grad)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.how == "freeze" and self.calls > 5:
+            self.inner.weight.requires_grad_(False)
+        found: Tensor = self.last(torch.tanh(self.inner(x)))
+        return found
+
+
 class Counted(nn.Module):
     """A dict with a mean that is changed in place; members alike."""
 
@@ -183,10 +218,12 @@ def of_unlike_length(*, always: bool) -> nn.Module:
     return nn.Sequential(*hidden, *([Counting()] if always or depth > 1 else []), nn.Linear(4, 1))
 
 
-def row(name: str, build: Any) -> Situation:
-    return Situation(
-        15, name, lambda: F.mse_loss, build, y=numbers(12, 1, seed=1), forms=("backward", "losses", "forward")
-    )
+FORMS = ("backward", "losses", "forward")
+
+
+def row(name: str, build: Any, refused: str = "") -> Situation:
+    how = dict.fromkeys(FORMS, (FusionError, refused)) if refused else {}
+    return Situation(15, name, lambda: F.mse_loss, build, y=numbers(12, 1, seed=1), forms=FORMS, refused=how)
 
 
 SITUATIONS = [
@@ -198,6 +235,9 @@ SITUATIONS = [
     row("weights divided in place", Normed),
     row("attributes and buffers", Keeping),
     row("a list that is replaced", Bank),
+    row("a window", Windowed),
+    row("a layer frozen in forward", lambda: Thawing("freeze"), "freezes or unfreezes a parameter|requires_grad flags"),
+    row("a hook of a gradient", lambda: Thawing("hook"), "a hook of a parameter's gradient"),
     row("a tensor of a dict that is changed in place", Counted),
     row("attributes at another place in each", lambda: of_unlike_length(always=True)),
     row("attributes of a part that some lack", lambda: of_unlike_length(always=False)),
