@@ -157,8 +157,14 @@ def known_last(source: Source, inputs: Inputs, like: Layout | None) -> Layout | 
 
 
 def _known(source: Source, like: Layout | None) -> Times | None:
-    """Seconds of a step by layout, as measured for it or for one like it; None if neither was."""
-    return kept(source.device).get(_key(source)) or (None if like is None else like.seconds)
+    """Seconds of a step by layout, as measured for it or for one like it; None if neither was.
+
+    Those of one like it are kept for this one: a later run must not find others, that were measured meanwhile.
+    """
+    times = kept(source.device).get(_key(source))
+    if times is not None or like is None:
+        return times
+    return _keep(source, like.seconds) if like.seconds else like.seconds
 
 
 def _deadly(source: Source) -> bool:
