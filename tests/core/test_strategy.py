@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -302,6 +304,33 @@ def test_processes_that_measure_at_once_agree(tmp_path: Path) -> None:
         thread.join()
     assert all(end == ends[0] for end in ends)
     assert len(path.read_bytes().splitlines()) == 51
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from hfta_nb.engine.kernels.strategy import times
+with times._locked(Path(sys.argv[1])):
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+def test_nobody_waits_for_a_process_that_was_killed_while_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    known, ends = Kept(path, MACHINE), []
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        waiting = threading.Thread(target=lambda: ends.append(known.put("a", {"torch": 1.0})))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()  # until it has written
+        process.kill()
+        waiting.join(30)
+    assert ends == [{"torch": 1.0}]
+    assert Kept(path, MACHINE).get("a") == {"torch": 1.0}
 
 
 def test_a_fingerprint_stands_for_what_was_measured_before(tmp_path: Path) -> None:

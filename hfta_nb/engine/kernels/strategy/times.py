@@ -164,14 +164,17 @@ def _locked(path: Path) -> Iterator[FileIO]:
     Raises:
         OSError: it can't be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with regular_files.opened(path, "ab", buffering=0) as file:
             with contextlib.suppress(ImportError, OSError):
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # nobody has deleted it since
+            there = False
+            with contextlib.suppress(FileNotFoundError):
+                there = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            if there:  # nobody has deleted it since
                 yield file
                 return
 
