@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import platform
 import threading
@@ -17,6 +19,12 @@ from tests.core.compiled import NEEDS_COMPILER, misread
 from tests.training import train
 
 pytestmark = pytest.mark.usefixtures("libraries_anew")
+
+KILLED_AT_FIRST = """#!/bin/sh
+[ -e {killed} ] && exec {compiler} "$@"
+touch {killed}
+kill -9 $PPID
+"""
 
 
 @NEEDS_COMPILER
@@ -37,14 +45,43 @@ def test_nobody_waits_for_a_compiler_that_has_ended(tmp_path: Path, caplog: pyte
     background.wait_for(tmp_path / "lstm.so")  # never started
     making = tmp_path / "lstm.making"
     making.mkdir()
-    timer = threading.Timer(0.7, making.rmdir)
-    timer.start()
-    background.wait_for(tmp_path / "lstm.so")  # it failed
-    timer.join()
+    with background._opened(making) as file:
+        assert background._claimed(file)
+        timer = threading.Timer(0.7, making.rmdir)
+        timer.start()
+        background.wait_for(tmp_path / "lstm.so")  # it failed
+        timer.join()
     assert caplog.text.count("once on this machine") <= 1  # once in a process
     making.mkdir()
-    os.utime(making, (0, 0))
-    background.wait_for(tmp_path / "lstm.so")  # it was killed long ago
+    background.wait_for(tmp_path / "lstm.so")  # it was killed
+
+
+def test_on_a_disk_without_locks_a_compiler_that_was_started_long_ago_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    making = tmp_path / "lstm.making"
+    making.mkdir()
+    with background._opened(making) as file:
+        assert background._claimed(file, new=True)
+        assert not background._claimed(file)
+        os.utime(making, (0, 0))
+        assert background._claimed(file)
+
+
+@NEEDS_COMPILER
+def test_a_compiler_that_was_killed_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path / "kept"))
+    monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
+    compiler, killed = tmp_path / "cc", tmp_path / "killed"
+    compiler.write_text(KILLED_AT_FIRST.format(killed=killed, compiler=build._compiler("")))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    assert build.library("adam") is not None
+    assert killed.exists()
 
 
 @NEEDS_COMPILER

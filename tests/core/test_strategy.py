@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +21,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import schedule_trial
-from hfta_nb.engine.kernels.strategy import autotune, precision, timing_cache
+from hfta_nb.engine.kernels.strategy import autotune, precision, times, timing_cache
 from hfta_nb.engine.kernels.strategy.autotune import choose
 from hfta_nb.engine.kernels.strategy.products import Copied
 from hfta_nb.engine.kernels.strategy.times import Kept
@@ -119,13 +126,15 @@ def test_the_fastest_is_chosen_and_kept(no_memory: Kept, monkeypatch: pytest.Mon
     assert "torch" in str(choice)
     assert "slow" in str(choice)
     (key,) = no_memory._times
-    no_memory.put(key, {PLAIN: 1.0, "slow": 0.1})  # from now on this holds
+    no_memory._times[key] = {PLAIN: 1.0, "slow": 0.1}  # as another process may have measured
     again = choose(*given)
     assert again is not None
     assert again.chosen.name == "slow"
-    no_memory.put(key, {PLAIN: 1.0, "another": 0.1})  # of an older version, with other ways
-    assert choose(*given) is not None
-    assert set(no_memory._times[key]) == {PLAIN, "slow"}
+    monkeypatch.setattr(autotune, "variants_of", lambda *_: [*ways, KernelVariant("another", lambda f: f)])
+    newer = choose(*given)  # of another version, which has another way
+    assert newer is not None
+    assert set(newer.seconds) == {PLAIN, "slow", "another"}
+    assert no_memory._times[key] == {PLAIN: 1.0, "slow": 0.1}
 
 
 def test_numbers_that_are_not_right_are_refused(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,10 +237,57 @@ def test_what_the_first_process_has_measured_holds_for_all(tmp_path: Path) -> No
     assert one.put("a", {"torch": 1.0, "other": 2.0}) == {"torch": 1.0, "other": 2.0}
     assert two.put("a", {"torch": 2.0, "other": 1.0}) == {"torch": 1.0, "other": 2.0}
     assert not two.own("a")
-    wider = {"torch": 1.0, "other": 2.0, "third": 0.5}
-    assert two.put("a", wider, needed=wider) == wider  # of a version with another variant
-    assert one.get("a") == {"torch": 1.0, "other": 2.0}  # for a process it does not change
-    assert Kept(tmp_path / "kernels.json", MACHINE).get("a") == wider
+    assert two.put("b", {"torch": 3.0}, unless=("a",)) == {"torch": 1.0, "other": 2.0}
+    assert one.get("b") is None
+
+
+@pytest.mark.parametrize("kept_where", ["nowhere", "in a file"])
+def test_threads_that_measure_at_once_agree(kept_where: str, tmp_path: Path) -> None:
+    known, ends = Kept(tmp_path / "kernels.json" if kept_where == "in a file" else None, MACHINE), []
+
+    def measure(number: int) -> None:
+        ends.append([known.put(f"shape {i}", {"torch": 1.0 + number}) for i in range(50)])
+
+    threads = [threading.Thread(target=measure, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(end == ends[0] for end in ends)
+
+
+def test_one_file_has_one_set_of_times_for_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "off")  # nothing on a disk on which two could agree
+    timing_cache._kept.cache_clear()
+    describe, found = timing_cache._processor, []
+
+    def slowly() -> str:
+        time.sleep(0.05)
+        return describe()
+
+    monkeypatch.setattr(timing_cache, "_processor", slowly)
+    threads = [threading.Thread(target=lambda: found.append(kept(CPU))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    timing_cache._kept.cache_clear()
+    assert len({id(one) for one in found}) == 1
+
+
+def test_a_file_that_is_deleted_in_mid_run_changes_nothing_for_that_run(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    one, two = Kept(path, MACHINE), Kept(path, MACHINE)
+    one.put("a", {"torch": 1.0})
+    assert two.get("a") == {"torch": 1.0}
+    path.unlink()
+    later = Kept(path, MACHINE)
+    assert later.put("a", {"torch": 2.0}) == {"torch": 2.0}
+    later.put("b", {"torch": 3.0})
+    for known in (one, two):
+        assert known.get("b") == {"torch": 3.0}
+        assert known.get("a") == {"torch": 1.0}
+        assert known.fingerprint() == later.fingerprint()
 
 
 def test_processes_that_measure_at_once_agree(tmp_path: Path) -> None:
@@ -248,6 +304,33 @@ def test_processes_that_measure_at_once_agree(tmp_path: Path) -> None:
         thread.join()
     assert all(end == ends[0] for end in ends)
     assert len(path.read_bytes().splitlines()) == 51
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from hfta_nb.engine.kernels.strategy import times
+with times._locked(Path(sys.argv[1])):
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+def test_nobody_waits_for_a_process_that_was_killed_while_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.json"
+    known, ends = Kept(path, MACHINE), []
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        waiting = threading.Thread(target=lambda: ends.append(known.put("a", {"torch": 1.0})))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()  # until it has written
+        process.kill()
+        waiting.join(30)
+    assert ends == [{"torch": 1.0}]
+    assert Kept(path, MACHINE).get("a") == {"torch": 1.0}
 
 
 def test_a_fingerprint_stands_for_what_was_measured_before(tmp_path: Path) -> None:
@@ -314,11 +397,40 @@ def test_a_file_of_another_sort_is_replaced(tmp_path: Path, content: str) -> Non
     assert Kept(path, MACHINE).get("a") == {"torch": 3.0}
 
 
-def test_a_place_that_can_not_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_place_that_can_not_be_written_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     found = Kept(tmp_path / "file" / "kernels.json", MACHINE)
-    found.put("a", {"torch": 3.0})
+    for name in "ab":
+        assert found.put(name, {"torch": 3.0}) == {"torch": 3.0}
     assert found.get("a") == {"torch": 3.0}
+    assert caplog.text.count("each process chooses anew") == 1
+
+
+@pytest.mark.parametrize("space", [0, 10])
+def test_a_disk_that_is_full_is_told_of(
+    space: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @contextlib.contextmanager
+    def full(path: Path) -> Iterator[Any]:
+        with locked(path) as file:
+            write = file.write
+            yield SimpleNamespace(
+                fileno=file.fileno, truncate=file.truncate, write=lambda line: write(line[:space]) if space else fail()
+            )
+
+    def fail() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    locked, path = times._locked, tmp_path / "kernels.json"
+    found = Kept(path, MACHINE)
+    found.put("a", {"torch": 1.0})
+    monkeypatch.setattr(times, "_locked", full)
+    assert found.put("b", {"torch": 2.0}) == {"torch": 2.0}
+    assert "each process chooses anew" in caplog.text
+    monkeypatch.setattr(times, "_locked", locked)
+    assert Kept(path, MACHINE).put("b", {"torch": 3.0}) == {"torch": 3.0}
+    assert found.get("b") == {"torch": 2.0}  # as it has chosen by it
+    assert Kept(path, MACHINE).get("a") == {"torch": 1.0}
 
 
 def test_where_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,9 @@ def test_what_a_living_process_tries_and_what_is_damaged_is_left_alone(tmp_path:
     (tmp_path / "others.123456787.trial").write_text('["step", "fast"]')
     with trying(known, "step", "own"):
         take_up(known)
-    assert killed(known, "step") == {"turned"}
-    assert killed(Kept(tmp_path / "times.json", {}), "step") == {"turned"}
+    assert killed(known, "step", "turned")
+    assert not killed(known, "step", "own")
+    assert killed(Kept(tmp_path / "times.json", {}), "step", "turned")
     assert {path.name for path in tmp_path.glob("*.123*")} == {"others.123456787.trial"}
 
 
@@ -105,13 +107,37 @@ def test_what_another_living_process_tries_is_left_to_it(tmp_path: Path) -> None
         assert process.stdout is not None
         process.stdout.readline()
         take_up(known)
-        assert not killed(known, "step")
+        assert not killed(known, "step", "turned")
         process.stdin.close()
     take_up(known)
-    assert killed(known, "step") == {"turned"}
+    assert killed(known, "step", "turned")
+
+
+def test_what_was_tried_to_the_end_stands_when_a_process_is_killed_later(of_own_folder: list[KernelVariant]) -> None:
+    x, function = Operand((4,), (1,), torch.float32), torch.ops.aten.abs.default
+    before = autotune.choose(function, function, [x], {}, CPU, of_own_folder)
+    known = timing_cache.kept(CPU)
+    known.put("ended a process: other of aten.abs.default", {"other": None})
+    assert killed(known, "aten.abs.default", "other")
+    after = autotune.choose(function, function, [x], {}, CPU, of_own_folder)
+    assert before is not None
+    assert after is not None
+    assert (after.seconds, after.chosen) == (before.seconds, before.chosen)
+    another = autotune.choose(function, function, [Operand((5,), (1,), torch.float32)], {}, CPU, of_own_folder)
+    assert another is not None
+    assert set(another.seconds) == {PLAIN}
+
+
+@pytest.fixture
+def of_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[KernelVariant]]:
+    """Variants, of which nothing is known in a folder of one's own."""
+    monkeypatch.setenv("HFTA_NB_CACHE", str(tmp_path))
+    timing_cache._kept.cache_clear()
+    yield [KernelVariant("other", same)]
+    timing_cache._kept.cache_clear()
 
 
 def test_without_a_place_nothing_is_noted() -> None:
     with trying(Kept(None, {}), "step", "turned"):
         take_up(Kept(None, {}))
-    assert not killed(Kept(None, {}), "step")
+    assert not killed(Kept(None, {}), "step", "turned")

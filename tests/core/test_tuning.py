@@ -134,6 +134,25 @@ def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> 
     assert known(array._state, "such steps", long.ways) == {ExecutionSchedule(6): 1e-3}
 
 
+@pytest.mark.parametrize("first", ["complete", "brief"])
+@pytest.mark.parametrize("steps", [0.0, 1e6], ids=["short", "long"])
+def test_what_two_have_tried_at_once_is_what_the_first_has_found(first: str, steps: float) -> None:
+    """One of them has skipped schedules, and the other has not: all take what was kept first, from then on."""
+    array = _array()
+    array.settings.planned_steps = steps
+    trials = {}
+    for name, size in (("complete", 4), ("brief", 6)):
+        trials[name] = Trial(array._calls, schedules_of(array._state), True)
+        _run(trials[name], {6: 1e-3, 4: 1.1e-3, 1: 5.0}, {6: 0.8e-3 if size == 4 else 0.1e-3, 4: 0.5e-3, 1: 1e-9})
+        trials[name].complete = name == "complete"
+    ways = trials["brief"].ways
+    found = []
+    for name in sorted(trials, key=lambda name: name != first):
+        keep(array._state, "such steps", trials[name], ways)
+        found.append(fastest(known(array._state, "such steps", ways) or {}))
+    assert found == [ExecutionSchedule(4 if first == "complete" else 6)] * 2
+
+
 def _run_with_recording_that_takes(
     trial: Trial, plain: dict[int, float], replayed: dict[int, float], seconds: float
 ) -> dict[int, int]:

@@ -272,34 +272,47 @@ def fastest(seconds: dict[ExecutionSchedule, float]) -> ExecutionSchedule | None
 
 # Results are kept like the times of kernels.
 
-_BRIEFLY = ", in short runs"
+
+def by_name(state: ArrayState, ways: Iterable[ExecutionSchedule]) -> dict[str, ExecutionSchedule]:
+    """All schedules that a trial of these may compare, by the names under which their times are kept."""
+    every = list(ways)
+    return {str(way): way for way in (*every, *(other for way in every for other in on_threads(way, state)))}
 
 
 def known(state: ArrayState, key: str, ways: Iterable[ExecutionSchedule]) -> dict[ExecutionSchedule, float] | None:
     """Seconds by schedule from an earlier trial of the same schedules for such a step; None if there was none.
 
-    Short runs first use results of other short runs, which have skipped schedules that would not have paid: what a run
-    has once found, all others like it find.
+    Runs first use results of other runs of about their length, which have skipped schedules that would not have paid:
+    what a run has once found, all others like it find.
 
     Returns:
         None if there was no trial; empty if members can only run in one way.
     """
-    every = list(ways)
-    every += [other for way in every for other in on_threads(way, state)]
-    by_name = {str(way): way for way in every}
-    times, short = kept(state.generators.device), _PART * state.settings.planned_steps <= _PAID_STEPS
-    for name in (key + _BRIEFLY, key)[1 - short :]:
+    names, times = by_name(state, ways), kept(state.generators.device)
+    for name in (key + _length(state), key):
         found = times.get(name)
-        if found is not None and {str(way) for way in ways} <= found.keys() <= by_name.keys():
-            return {by_name[way]: seconds for way, seconds in found.items() if seconds is not None}
+        if found is not None and {str(way) for way in ways} <= found.keys() <= names.keys():
+            return {names[way]: seconds for way, seconds in found.items() if seconds is not None}
     return None
 
 
 def keep(state: ArrayState, key: str, trial: Trial, ways: Iterable[ExecutionSchedule]) -> None:
-    """Store results of a trial of these schedules for `known`, in this process and others."""
+    """Store results of a trial of these schedules for `known`, in this process and others.
+
+    Nothing is stored if there are results by now that `known` finds: processes that tried at once must agree, also
+    where one of them has skipped schedules and another has not.
+    """
     asked, compared = [str(way) for way in ways], trial.compared
     times: Times = dict.fromkeys(asked) | {str(way): compared.get(way) for way in trial.seconds}
-    kept(state.generators.device).put(key if trial.complete else key + _BRIEFLY, times, needed=asked)
+    names = key, key + _length(state)
+    kept(state.generators.device).put(names[not trial.complete], times, unless=names)
+
+
+def _length(state: ArrayState) -> str:
+    """Of the run: how many steps it takes decides which schedules are worth trying."""
+    steps = state.settings.planned_steps
+    short = _PART * steps <= _PAID_STEPS
+    return ", in short runs" if short else f", in runs of about 2^{int(steps).bit_length()} steps"
 
 
 def told(seconds: dict[ExecutionSchedule, float]) -> str:

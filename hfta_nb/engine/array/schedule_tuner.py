@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.array.native_libraries import available
 from hfta_nb.engine.array.schedule import ExecutionSchedule, chosen, schedules_of, slow_together
-from hfta_nb.engine.array.schedule_trial import Trial, fastest, keep, known, told
+from hfta_nb.engine.array.schedule_trial import Trial, by_name, fastest, keep, known, told
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.eager.unlearning import unlearned
@@ -49,7 +49,8 @@ class Tuning:
         """True if `choose` tries schedules: there are several, and nothing is known about such steps."""
         if self._settled():
             return False
-        return known(self.state, key_of(self.state, given, self.what), self._ways()) is None
+        ways = self._ways()
+        return known(self.state, key_of(self.state, ways, given, self.what), ways) is None
 
     def choose(self, given: Any, step: Callable[[], Any]) -> None:
         """Set the array to the fastest schedule. If a step fails, nothing is chosen: the caller's own step will fail.
@@ -63,7 +64,7 @@ class Tuning:
             if len(ways) == 1 and not state.pending:
                 ways[0].put(state)
             return
-        key, note = key_of(state, given, self.what), "found before (nothing was tried for this array)"
+        key, note = key_of(state, ways, given, self.what), "found before (nothing was tried for this array)"
         times = known(state, key, ways)
         self.cache.clear()  # also of what is replayed already, as after a trial
         if times is None:
@@ -116,7 +117,7 @@ def tune(
         trial = _tried(calls, calls.steps.cache, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
     if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
-    key = key_of(state, (inputs.leaves, inputs.per_member))
+    key = key_of(state, ways, (inputs.leaves, inputs.per_member))
     keep(state, key, trial, ways)
     best = fastest(known(state, key, ways) or {})
     if best is not None:  # another process may have been first
@@ -150,15 +151,15 @@ def _tried(
     return trial
 
 
-def key_of(state: ArrayState, given: Any, what: str = "") -> str:
-    """The key under which results for such steps are kept."""
+def key_of(state: ArrayState, ways: Sequence[ExecutionSchedule], given: Any, what: str = "") -> str:
+    """The key under which results of a trial of these schedules are kept, for such steps."""
     parts = [a.data.shape for a in (*state.arenas, *state.buffer_arenas)]
     shapes = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in state.tensors.named_parameters()]
     architectures = state.engine.architectures
     models = [state.skeleton] if architectures is None else architectures.templates
-    ways = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
-    ways += [available(state)]
-    text = repr((parts, shapes, [_described(m) for m in models], ways, settings(), _form(given), what))
+    how = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
+    how += [available(state), sorted(by_name(state, ways))]
+    text = repr((parts, shapes, [_described(m) for m in models], how, settings(), _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"
 

@@ -110,12 +110,11 @@ def choose(
     """
     if not _may_turn(source, inputs):
         return None
-    known = kept(source.device)
     times = _known(source, like)
     timed = times is None
     if times is not None and (layout := _layout(times)).chosen == GIVEN:
         return layout, inputs
-    if LAST in killed(known, _step(source)) or not survives(_turned_calls(source), source.device):
+    if _deadly(source) or not survives(_turned_calls(source), source.device):
         return Layout(GIVEN, {}, f"{LAST} not tried: torch's convolutions of these shapes may end the process"), inputs
     other = turned_all(inputs)
     with left_alone(state), trying_last(source):
@@ -152,14 +151,26 @@ def known_last(source: Source, inputs: Inputs, like: Layout | None) -> Layout | 
     times = _known(source, like)
     if times is None or (layout := _layout(times)).chosen == GIVEN:
         return None
-    if LAST in killed(kept(source.device), _step(source)) or not survives(_turned_calls(source), source.device):
+    if _deadly(source) or not survives(_turned_calls(source), source.device):
         return None
     return layout
 
 
 def _known(source: Source, like: Layout | None) -> Times | None:
-    """Seconds of a step by layout, as measured for it or for one like it; None if neither was."""
-    return kept(source.device).get(_key(source)) or (None if like is None else like.seconds)
+    """Seconds of a step by layout, as measured for it or for one like it; None if neither was.
+
+    Those of one like it are kept for this one: a later run must not find others, that were measured meanwhile.
+    """
+    times = kept(source.device).get(_key(source))
+    if times is not None or like is None:
+        return times
+    return _keep(source, like.seconds) if like.seconds else like.seconds
+
+
+def _deadly(source: Source) -> bool:
+    """True if a process ended while it tried the other layout, which no process has tried to the end."""
+    known = kept(source.device)
+    return known.get(_key(source)) is None and killed(known, _step(source), LAST)
 
 
 def trying_last(source: Source) -> AbstractContextManager[None]:

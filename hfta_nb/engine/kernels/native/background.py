@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hfta_nb.engine.kernels.native import alive
 
 _STALE_S = 300.0
-"""A compiler that was started longer ago than this has ended."""
+"""A compiler that was started longer ago than this has ended, on a disk without locks."""
 _LOOK_S = 0.02
 _TOLD_S = 0.5
 """Seconds until a waiting person is told why."""
@@ -38,21 +39,29 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
     if shell is None or failed.exists():
         return
     kept.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    new = False
+    with contextlib.suppress(FileExistsError):
         room.mkdir()
-    except FileExistsError:
-        try:
-            age = time.time() - room.stat().st_mtime
-        except FileNotFoundError:  # it has finished
+        new = True
+    with contextlib.suppress(FileNotFoundError), _opened(room) as file:  # otherwise it has finished
+        if not _claimed(file, new):
             return
-        if age < _STALE_S:
-            return
+        if kept.is_file() or failed.exists():  # it finished since the caller looked
+            room.rmdir()
+        elif os.fstat(file).st_nlink:  # otherwise it has been removed since
+            _started([shell, "-c", _script(kept, failed, room, commands)], file)
+
+
+def _script(kept: Path, failed: Path, room: Path, commands: Sequence[Sequence[str]]) -> str:
     made = shlex.quote(str(room / "library.so"))
     check = f"{shlex.join(alive.command())} {made}"
     tries = " || ".join(f"{{ {shlex.join(command)} -o {made} && {check}; }}" for command in commands)
     after = f"mv -f {made} {shlex.quote(str(kept))}"
-    script = f"({{ {tries}; }} && {after} || : > {shlex.quote(str(failed))}; rm -rf {shlex.quote(str(room))}) &"
-    command = [shell, "-c", script]
+    return f"({{ {tries}; }} && {after} || : > {shlex.quote(str(failed))}; rm -rf {shlex.quote(str(room))}) &"
+
+
+def _started(command: Sequence[str], held: int) -> None:
+    """Start a command that holds a claimed room as long as it runs."""
     nothing = subprocess.DEVNULL
     with contextlib.suppress(subprocess.SubprocessError):
         subprocess.run(
@@ -63,7 +72,35 @@ def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
             stdin=nothing,
             stdout=nothing,
             stderr=nothing,
+            pass_fds=(held,),
         )
+
+
+@contextlib.contextmanager
+def _opened(room: Path) -> Iterator[int]:
+    file = os.open(room, os.O_RDONLY)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _claimed(file: int, new: bool = False) -> bool:
+    """True if nobody compiles in an opened room; then it is locked until the last process that has it open closes it.
+
+    Args:
+        file: the room.
+        new: this process has made it.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # a disk without locks
+        return new or time.time() - os.fstat(file).st_mtime > _STALE_S
+    return True
 
 
 def wait_for(kept: Path) -> None:
@@ -76,8 +113,9 @@ def wait_for(kept: Path) -> None:
     begin, room = time.monotonic(), kept.with_suffix(".making")
     while not kept.is_file():
         try:
-            if time.time() - room.stat().st_mtime > _STALE_S:
-                return
+            with _opened(room) as file:
+                if _claimed(file):  # it was killed
+                    return
         except OSError:  # it has ended
             return
         if not _told and time.monotonic() - begin > _TOLD_S:

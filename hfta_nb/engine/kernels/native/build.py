@@ -38,6 +38,7 @@ FLAGS = "HFTA_NB_NATIVE_FLAGS"
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-shared", "-pthread")
 _OF_THIS_PROCESSOR = ("-march=native", "-mcpu=native")
 _TIME_S = 60
+_ATTEMPTS = 3
 _TRIED = "tried"
 """Marks what `compiling` has tried to compile."""
 
@@ -121,7 +122,11 @@ def _library(name: str) -> ctypes.CDLL | None:
     with contextlib.suppress(OSError):
         kept = _start(name)
         if kept is not None:
-            background.wait_for(kept)
+            for _ in range(_ATTEMPTS):
+                background.wait_for(kept)
+                if kept.is_file() or kept.with_suffix(".failed").exists():
+                    break
+                _start(name)  # whoever compiled it was killed; without it, this process would choose otherwise
             return ctypes.CDLL(str(kept)) if kept.is_file() else None
         compiler = _compiler(os.environ.get("CC", ""))
         if compiler is not None and os.name == "posix" and _compiling > 0:

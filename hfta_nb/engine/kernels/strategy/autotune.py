@@ -107,22 +107,22 @@ def choose(
         others = [other for other in others if other.make is not Widened]
     if not others:
         return None
-    known, key = kept(device), _key(function, args, kwargs)
-    # For all shapes: a variant that has ended a process is not tried for other shapes.
-    deadly = killed(known, str(function))
-    ways = {PLAIN: KernelVariant(PLAIN, same), **{f.name: f for f in others if f.name not in deadly}}
+    ways = {PLAIN: KernelVariant(PLAIN, same), **{f.name: f for f in others}}
+    known, key = kept(device), f"{_key(function, args, kwargs)} by {', '.join(ways)}"
     times = known.get(key)
-    if times is None or not set(ways) <= set(times):
+    if times is None:
         if key in known.hopeless:
             return None
+        # For all shapes: a variant that has ended a process is not tried for other shapes.
+        tried = {name: way for name, way in ways.items() if not killed(known, str(function), name)}
         try:
-            times = _measured(ways, called, args, kwargs, device, partial(trying, known, str(function)))
+            times = _measured(tried, called, args, kwargs, device, partial(trying, known, str(function)))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):  # memory may suffice later; the loss is small
                 known.hopeless.add(key)
             return None
-        times = known.put(key, times, needed=ways)
-    open_ways = [name for name, way in ways.items() if allowed is None or allowed(way)]
+        times = known.put(key, times)
+    open_ways = [name for name, way in ways.items() if name in times and (allowed is None or allowed(way))]
     best = min(open_ways or [PLAIN], key=lambda name: cost(name, times) - (worth if name == COMPILED else 0.0))
     return Choice(_label(function, args), ways[best], times, kept=not known.own(key))
 
@@ -144,7 +144,7 @@ def made(way: KernelVariant, called: Callable[..., Any]) -> Callable[..., Any]:
 
 def cost(name: str, times: Times) -> float:
     """The criterion: the variant with the lowest cost is chosen. Torch's own must be beaten clearly."""
-    seconds = times[name]
+    seconds = times.get(name)
     return math.inf if seconds is None else seconds * (_GAIN if name == PLAIN else 1.0)
 
 

@@ -1,15 +1,18 @@
 """A file of times by computation, which several processes read and add to.
 
 What is chosen by time rounds in its own way, so what the first process has measured holds for all others on the
-machine: the file is only added to, under a lock, and what is there already stands. It has one JSON document a line,
-first that of the machine.
+machine: the file is only added to, under a lock, and what is there already stands. Therefore the name of a computation
+tells all that is compared, its variants too: no times are ever replaced. The file has one JSON document a line, first
+that of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import logging
 import os
 import threading
 from collections.abc import Collection, Iterator
@@ -20,6 +23,8 @@ from typing import Any
 from hfta_nb.records import regular_files
 
 _FORMAT = 2
+_TELLING = 256
+"""Bytes after those of the machine that tell a file from another one: no two measure the same seconds."""
 
 Times = dict[str, float | None]
 """Seconds by variant; None for a variant that failed or was not exact enough."""
@@ -41,8 +46,8 @@ class Kept:
         self._head = json.dumps({"format": _FORMAT, "machine": machine}).encode() + b"\n"
         self._times: dict[str, Times] = {}
         self._own: set[str] = set()
-        self._end, self._sum = 0, hashlib.sha256()  # of what was read
-        self._lock = threading.RLock()
+        self._begin, self._end, self._sum = b"", 0, hashlib.sha256()  # of what was read
+        self._lock, self._told = threading.RLock(), False
         self.hopeless: set[str] = set()
         self._read()
 
@@ -56,13 +61,13 @@ class Kept:
         """True if this process has measured the times."""
         return what in self._own
 
-    def put(self, what: str, times: Times, needed: Collection[str] = (), lasting: bool = True) -> Times:
-        """Add times, unless another process was first.
+    def put(self, what: str, times: Times, unless: Collection[str] = (), lasting: bool = True) -> Times:
+        """Add times, unless another thread or process was first.
 
         Args:
             what: the computation.
             times: of it.
-            needed: variants without which earlier times do not count.
+            unless: other computations whose times serve as well: if there are any, nothing is added.
             lasting: for other processes as well.
 
         Returns:
@@ -71,18 +76,33 @@ class Kept:
         with self._lock, contextlib.ExitStack() as stack:
             file = None
             if lasting and self.path is not None:
-                with contextlib.suppress(OSError):
+                try:
                     file = stack.enter_context(_locked(self.path))
+                except OSError as error:
+                    self._tell(error)
+                else:
+                    self._read()
+            for name in (what, *unless):
+                if name in self._times:
+                    return self._times[name]
             if file is not None:
-                self._read()
-                there = self._times.get(what)
-                if there is not None and set(needed) <= there.keys():
-                    return there
-                with contextlib.suppress(OSError):
+                try:
                     self._append(file, json.dumps([what, times]).encode())
+                except OSError as error:
+                    self._tell(error)
             self._times[what] = times
             self._own.add(what)
             return times
+
+    def _tell(self, error: OSError) -> None:
+        """Tell people, once, that the next process will choose anew."""
+        if not self._told:
+            self._told = True
+            logging.getLogger("hfta_nb").warning(
+                "the times of kernels can't be kept (%s): each process chooses anew, so that results of the same code "
+                "may differ by rounding. Make room in this folder, or set HFTA_NB_CACHE to one that can be written",
+                error,
+            )
 
     def fingerprint(self) -> str:
         """Stands for all that was measured until now, here and by others; empty if nothing is kept."""
@@ -107,7 +127,9 @@ class Kept:
             line = self._head + line
         elif size > self._end:  # a process was ended while it wrote
             line = b"\n" + line
-        file.write(line + b"\n")
+        line += b"\n"
+        if file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._read()
 
     def _read(self) -> None:
@@ -116,10 +138,11 @@ class Kept:
             return
         with self._lock, contextlib.suppress(OSError), regular_files.opened(self.path) as file:
             size = os.fstat(file.fileno()).st_size
+            if size < self._end or file.read(len(self._begin)) != self._begin:  # it was deleted and written anew
+                self._begin, self._end, self._sum = b"", 0, hashlib.sha256()
+                file.seek(0)
             if size == self._end:
                 return
-            if size < self._end:  # it was deleted and written anew
-                self._end, self._sum = 0, hashlib.sha256()
             if not self._end and file.read(len(self._head)) != self._head:
                 return  # of another machine or format, or none of these files
             file.seek(self._end)
@@ -127,8 +150,9 @@ class Kept:
             found = found[: found.rfind(b"\n") + 1]
             for line in found.splitlines():
                 entry = _entry(line)
-                if entry is not None and entry[0] not in self._own:
-                    self._times[entry[0]] = entry[1]
+                if entry is not None:
+                    self._times.setdefault(*entry)  # what this process has taken holds for it
+            self._begin = (self._begin + found)[: len(self._head) + _TELLING]
             self._end += len(found)
             self._sum.update(found)
 
@@ -140,14 +164,17 @@ def _locked(path: Path) -> Iterator[FileIO]:
     Raises:
         OSError: it can't be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with regular_files.opened(path, "ab", buffering=0) as file:
             with contextlib.suppress(ImportError, OSError):
                 import fcntl
 
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # nobody has deleted it since
+            there = False
+            with contextlib.suppress(FileNotFoundError):
+                there = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            if there:  # nobody has deleted it since
                 yield file
                 return
 

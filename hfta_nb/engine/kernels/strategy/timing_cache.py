@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from hfta_nb.engine.kernels.strategy import precision, trials
 from hfta_nb.engine.kernels.strategy.times import Kept
 
 VARIABLE = "HFTA_NB_CACHE"
+_making = threading.RLock()
 _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """Environment variables that limit oneDNN's instructions, and so change its choice of kernels."""
 
@@ -30,7 +32,8 @@ _LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 def kept(device: torch.device) -> Kept:
     """The times for this device, torch, number of threads, instructions and meaning of float32."""
     limits = tuple(os.environ.get(name, "") for name in _LIMITS)
-    return _kept(*_where(os.environ), device, torch.get_num_threads(), limits, precision.float32(device))
+    with _making:  # of one file's times, each thread would have its own
+        return _kept(*_where(os.environ), device, torch.get_num_threads(), limits, precision.float32(device))
 
 
 @cache

@@ -19,12 +19,15 @@ from hfta_nb.engine.kernels.strategy.times import Kept
 from hfta_nb.records import regular_files
 
 _SUFFIX = ".trial"
-_KILLED = "ended a process: "
 
 
-def killed(known: Kept, what: str) -> frozenset[str]:
-    """Variants of a computation during whose trial a process ended."""
-    return frozenset(known.get(_KILLED + what) or ())
+def killed(known: Kept, what: str, way: str) -> bool:
+    """True if a process ended during the trial of this variant of a computation."""
+    return known.get(_killed(what, way)) is not None
+
+
+def _killed(what: str, way: str) -> str:
+    return f"ended a process: {way} of {what}"
 
 
 @contextlib.contextmanager
@@ -53,7 +56,7 @@ def take_up(known: Kept) -> None:
     if known.path is None:
         return
     for what, way in _left_behind(known.path):
-        known.put(_KILLED + what, {**(known.get(_KILLED + what) or {}), way: None}, needed=(way,))
+        known.put(_killed(what, way), {way: None})
 
 
 def under_trial(folder: Path, pid: int) -> str:
@@ -109,13 +112,16 @@ class _Journal:
             os.pwrite(self._file, data, 0)
 
 
-_journals: dict[Path, _Journal] = {}
+_journals: dict[tuple[Path, int], _Journal] = {}
+_opening = threading.Lock()
 
 
 def _journal(path: Path) -> _Journal:
-    found = _journals.get(path)
-    if found is None or found.pid != os.getpid():  # a forked process does not have its parent's locks
-        found = _journals[path] = _Journal(path)
+    of = path, os.getpid()  # a forked process does not have its parent's locks
+    found = _journals.get(of)
+    if found is None:
+        with _opening:  # of two threads' files for one process, each would hide what the other one tries
+            found = _journals.get(of) or _journals.setdefault(of, _Journal(path))
     return found
 
 

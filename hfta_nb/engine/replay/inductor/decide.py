@@ -36,6 +36,7 @@ USUAL_SECONDS, SECONDS_PER_CALL = 10.0, 0.15
 
 LAP_S, LAPS = 0.02, 7
 _WAY = "compiled"
+_ELSEWHERE = "it was not in an earlier run"
 
 
 def decide(program: Program, way: str, steps: float) -> None:
@@ -64,7 +65,7 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
         return
     times = kept(device)
     what = f"compiled step {source.digest()}"
-    if _WAY in killed(times, what):
+    if killed(times, what, _WAY):
         decision.note = "not compiled: the process ended when it was tried"
         return
     known = times.get(what)
@@ -73,11 +74,10 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
         length = f"{what}, in runs of about 2^{int(steps).bit_length()} steps"
         decided = times.get(length)
         pays, why = _pays(source, known, lambda: _timed(program, device), steps)
-        if decided is not None:
-            pays, why = _WAY in decided, why or "it was not in an earlier run"
-        if not pays:
-            times.put(length, {"replayed": None})
-            decision.note = f"not compiled: {why}"
+        if decided is None and not pays:
+            decided = times.put(length, {"replayed": None})
+        if decided is not None and _WAY not in decided:
+            decision.note = f"not compiled: {why or _ELSEWHERE}"
             return
         way = "always" if decided is not None else way
     with trying(times, what, _WAY):
@@ -85,7 +85,11 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
     if found is not None:
         times.put(what, found)
         if way == "auto":
-            times.put(length, {_WAY if decision.compiled is not None else "replayed": None})
+            decided = times.put(length, {_WAY if decision.compiled is not None else "replayed": None})
+            if _WAY not in decided and decision.compiled is not None:
+                decision.compiled, decision.note = None, f"not compiled: {_ELSEWHERE}"
+            elif _WAY in decided and decision.compiled is None:
+                _tried(program, device, always=True)
 
 
 def _pays(source: Source, known: Times | None, measure: Callable[[], float], steps: float) -> tuple[bool, str]:
