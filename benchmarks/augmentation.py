@@ -24,7 +24,7 @@ if __package__ in (None, ""):
 
 from benchmarks.common import interleaved, options, write
 from hfta_nb.data.augment import images
-from hfta_nb.data.augment.draws import Draws
+from hfta_nb.data.augment.random_numbers import Draws
 
 STRENGTH = {"random_crop": 4, "horizontal_flip": 0.5, "color_jitter": 0.4, "random_erasing": 0.5, "mix": 0.2}
 WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "unique", "_unique2")

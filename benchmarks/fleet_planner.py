@@ -25,9 +25,9 @@ if __package__ in (None, ""):
 
 from benchmarks.common import write
 from hfta_nb import fleet
+from hfta_nb.workers.fleet.fleet_plan import METHODS
 from hfta_nb.workers.fleet.flotillas import DELTA
 from hfta_nb.workers.fleet.partition import Times, chain, exact, improved, sets_of
-from hfta_nb.workers.fleet.planning import METHODS
 from hfta_nb.workers.fleet.rates import Curves
 
 SLOWEST, FASTEST = 21.0, 176.0

@@ -22,7 +22,7 @@ from hfta_nb.workers.processes import spawning
 
 _LOADED = [
     "hfta_nb.study",
-    "hfta_nb.workers.crews.child",
+    "hfta_nb.workers.crews.crew_child",
     "hfta_nb.workers.crews.task",
     "hfta_nb.study.executors.child",
     "sklearn.model_selection",  # what a run on one of the tables, and torch's first optimizer, import

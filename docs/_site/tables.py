@@ -84,7 +84,7 @@ def command_line() -> str:
 
 def help_of(*command: str) -> str:
     """What a command prints for ``--help``."""
-    from hfta_nb.cli.arguments import parse
+    from hfta_nb.cli.options import parse
 
     printed = io.StringIO()
     plain = {"COLUMNS": "100", "NO_COLOR": "1", "PYTHON_COLORS": "0"}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TextIO
 
-from hfta_nb.cli.arguments import parse
+from hfta_nb.cli.options import parse
 from hfta_nb.cli.text import clean
 from hfta_nb.errors import HftaError
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from hfta_nb import events as ev
 from hfta_nb.cli import text as show
 from hfta_nb.cli.progress import ACTIVE, DONE, RunProgress
-from hfta_nb.cli.tables import printing
+from hfta_nb.cli.terminal_tables import printing
 from hfta_nb.records.events import Event
 from hfta_nb.records.history import History, Member
 from hfta_nb.records.pace import Pace

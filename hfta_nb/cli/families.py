@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from hfta_nb.cli import tables
+from hfta_nb.cli import terminal_tables
 
 if TYPE_CHECKING:
     from hfta_nb.search.grid import AxisSpec
@@ -21,5 +21,5 @@ def main(given: argparse.Namespace) -> int:
         for kind, axes in family.augmentation.items():
             augmentation[kind] = {**augmentation.get(kind, {}), **axes}
     plain = next(f for f in known if not f.phases and not f.defaults)
-    tables.families(known, plain.training, augmentation, tables.console())
+    terminal_tables.families(known, plain.training, augmentation, terminal_tables.console())
     return 0

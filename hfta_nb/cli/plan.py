@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from hfta_nb.cli import studies, tables
+from hfta_nb.cli import studies, terminal_tables
 from hfta_nb.cli import text as show
 
 
 def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     study = studies.new(given)
-    out = tables.console()
+    out = terminal_tables.console()
     rows: list[Any] = study.plan().reset_index().to_dict("records")
     arrays = show.several(len(rows), "array")
-    with tables.printing():
+    with terminal_tables.printing():
         out.print(f"{show.clean(study.name)}: {show.several(len(study.variants), 'variant')} in {arrays}")
         out.print()
-    tables.plan(rows, {v.id: v.label for v in study.variants}, out)
+    terminal_tables.plan(rows, {v.id: v.label for v in study.variants}, out)
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfta_nb import events as ev
-from hfta_nb.cli import studies, tables
+from hfta_nb.cli import studies, terminal_tables
 from hfta_nb.cli.displays import Display, Lines, LiveDisplay
 from hfta_nb.cli.run import report
 from hfta_nb.errors import StoreError
@@ -29,7 +29,7 @@ def main(given: argparse.Namespace) -> int:
 
     studies.check_writable(given.csv, given.directory)
     # Reads the events only, so that runs of families defined in a notebook can be shown too.
-    store, history, out = Store(Path(given.directory).absolute()), History(), tables.console()
+    store, history, out = Store(Path(given.directory).absolute()), History(), terminal_tables.console()
     store.read_study()
     if given.follow:
         display = (LiveDisplay if out.is_terminal else Lines)(out, lambda: history)

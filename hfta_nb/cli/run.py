@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hfta_nb import events as ev
-from hfta_nb.cli import fail, studies, tables
+from hfta_nb.cli import fail, studies, terminal_tables
 from hfta_nb.cli import text as show
 from hfta_nb.cli.displays import Display, Lines, LiveDisplay, Silent
 from hfta_nb.cli.progress import RunProgress
@@ -41,7 +41,7 @@ def main(given: argparse.Namespace) -> int:
     studies.set_threads(given.threads)
     study = studies.saved(given.resume, given.trust) if given.resume else studies.new(given)
     _check_members(study, given.check)
-    out = tables.console(given.plain or given.quiet)
+    out = terminal_tables.console(given.plain or given.quiet)
     where = studies.where(given)
     epochs = given.epochs if given.resume else None
     if epochs is not None and epochs < study.epochs:
@@ -97,7 +97,7 @@ def train(
     return 0
 
 
-@tables.printing()
+@terminal_tables.printing()
 def report(history: History, directory: Path, out: Console, csv: str | None, again: str = "") -> int:
     """Print the leaderboard and the location of the results; `again` is the command that resumes the run.
 
@@ -107,7 +107,7 @@ def report(history: History, directory: Path, out: Console, csv: str | None, aga
     place = shown_path(directory)
     error = "" if csv is None else _write_csv(history, directory, csv)  # whatever becomes of the rest
     out.print()
-    tables.leaderboard(history, out)
+    terminal_tables.leaderboard(history, out)
     out.print()
     last = history.progress
     took = f" in {show.duration(last.elapsed_s)}" if last else ""
@@ -137,7 +137,7 @@ def _write_csv(history: History, directory: Path, csv: str) -> str:
     name = f"{directory.name}.leaderboard.csv"  # of one that is full, temporary files may have another disk
     for path in (Path(csv), directory / "leaderboard.csv", Path(tempfile.gettempdir()) / name):
         try:
-            tables.write_csv(history, str(path))
+            terminal_tables.write_csv(history, str(path))
         except OSError as error:
             failed = failed or f"{csv}: can't be written ({error.strerror})"
         else:

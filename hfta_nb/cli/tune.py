@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from hfta_nb.cli import studies, tables
+from hfta_nb.cli import studies, terminal_tables
 from hfta_nb.cli import text as show
 from hfta_nb.cli.run import STOPPED, display_of, report, shown_path, train
 from hfta_nb.cli.study_file import StudyFile
@@ -25,7 +25,7 @@ def main(given: argparse.Namespace) -> int:
     file = StudyFile(given.file)
     study = file.study()
     studies.check_writable(given.csv, given.file, study.directory)
-    out = tables.console(given.plain or given.quiet)
+    out = terminal_tables.console(given.plain or given.quiet)
     code = 0
     if not study.store.has_events:
         code = _train(study, given, out)

@@ -5,12 +5,12 @@ from hfta_nb.data.catalogue_names import known, task_of
 from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
-from hfta_nb.data.held import Reading, packed, shown, unpacked
 from hfta_nb.data.labels import ignoring
 from hfta_nb.data.once import Once, versions
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.preprocessed import preprocessed
+from hfta_nb.data.reading_state import Reading, packed, shown, unpacked
 from hfta_nb.data.samples import Data, Positional, Samples, count, leaves, moved, take, tree_map
 from hfta_nb.data.served import StreamEndedError
 from hfta_nb.data.serving import StreamServer

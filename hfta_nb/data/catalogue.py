@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hfta_nb.data import clicks, english, photographs, shapes, tables
+from hfta_nb.data import clicks, english, photographs, shapes, tabular
 from hfta_nb.data.catalogue_names import TASKS
 from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.judging import is_map_style
@@ -19,14 +19,14 @@ from hfta_nb.data.tensors import from_tensors
 from hfta_nb.errors import DataError
 
 BUILT_IN: dict[str, Callable[[], Data]] = {
-    "digits": tables.digits,
-    "breast_cancer": tables.breast_cancer,
-    "diabetes": tables.diabetes,
-    "wine": tables.wine,
-    "iris": tables.iris,
+    "digits": tabular.digits,
+    "breast_cancer": tabular.breast_cancer,
+    "diabetes": tabular.diabetes,
+    "wine": tabular.wine,
+    "iris": tabular.iris,
     "photographs": photographs.photographs,
     "photograph_patches": photographs.photograph_patches,
-    "digit_images": tables.digit_images,
+    "digit_images": tabular.digit_images,
     "shapes": shapes.shapes,
     "shape_parts": shapes.shape_parts,
     "english": english.english,

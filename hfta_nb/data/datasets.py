@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 from torch.utils.data import IterableDataset, Subset
 
-from hfta_nb.data.held import Held
+from hfta_nb.data.argument_kinds import KINDS
 from hfta_nb.data.items import sample_of, stacked
 from hfta_nb.data.judging import few, is_map_style
-from hfta_nb.data.kinds import KINDS
 from hfta_nb.data.randomness import Randomness
+from hfta_nb.data.reading_state import Held
 from hfta_nb.data.samples import Data, Origin, Samples, leaves
 from hfta_nb.data.streams import Stream, classes_of, declared, stream
 from hfta_nb.data.tensors import from_tensors, split_rows

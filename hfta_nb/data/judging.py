@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from hfta_nb.data.held import UNLIKE, Held, shown
+from hfta_nb.data.reading_state import UNLIKE, Held, shown
 from hfta_nb.data.sources import InOrder, Source, TensorSource
 from hfta_nb.errors import DataError, DataWarning
 

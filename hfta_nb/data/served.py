@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hfta_nb.data.samples import Samples, batches_in
-from hfta_nb.data.slots import Slot
+from hfta_nb.data.shared_slots import Slot
 from hfta_nb.data.sources import DatasetSource, Source
 from hfta_nb.data.workers import Job
 from hfta_nb.errors import DataError

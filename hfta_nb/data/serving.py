@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.served import Client, ServedSource
-from hfta_nb.data.slots import Layout, Slot
+from hfta_nb.data.shared_slots import Layout, Slot
 from hfta_nb.data.streams import Stream
 from hfta_nb.data.workers import Job, Workers, readable
 from hfta_nb.errors import DataError

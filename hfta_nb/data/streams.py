@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from hfta_nb.data.held import Held, Reading
+from hfta_nb.data.argument_kinds import KINDS
 from hfta_nb.data.judging import LOOK_BATCH, is_map_style, judged
-from hfta_nb.data.kinds import KINDS
 from hfta_nb.data.labels import check_spread
+from hfta_nb.data.reading_state import Held, Reading
 from hfta_nb.data.samples import Data, Inputs, Samples, count, leaves, moved, take
 from hfta_nb.data.sources import DatasetSource, FunctionSource, LoaderSource, Source, TensorSource
 from hfta_nb.data.tensors import COUNTED, LABELLED, check_name, facts_of, usual_task

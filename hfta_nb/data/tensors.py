@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.data.argument_kinds import KINDS, SHARE
 from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
-from hfta_nb.data.kinds import KINDS, SHARE
 from hfta_nb.data.labels import are_numbers, check_spread, classes_in, ignored
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like

@@ -22,7 +22,7 @@ import torch
 
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.samples import Samples, leaves
-from hfta_nb.data.slots import Folder, Layout, Slot
+from hfta_nb.data.shared_slots import Folder, Layout, Slot
 from hfta_nb.data.sources import DatasetSource
 from hfta_nb.data.streams import Stream
 from hfta_nb.errors import DataError

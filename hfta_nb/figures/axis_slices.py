@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import dress
-from hfta_nb.figures.points import BEST, POINT, Points, Scale, jitter, label, limits, points_of, pruned
+from hfta_nb.figures.tried_points import BEST, POINT, Points, Scale, jitter, label, limits, points_of, pruned
 from hfta_nb.records.history import History
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hfta_nb.errors import StudyError
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, dress
-from hfta_nb.figures.points import BEST, FAINT, label, metric_of
+from hfta_nb.figures.tried_points import BEST, FAINT, label, metric_of
 from hfta_nb.records.history import History
 
 if TYPE_CHECKING:

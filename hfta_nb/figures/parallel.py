@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, MUTED
-from hfta_nb.figures.points import BEST, Points, Scale, color_map, jitter, label, norm_of, points_of
+from hfta_nb.figures.tried_points import BEST, Points, Scale, color_map, jitter, label, norm_of, points_of
 from hfta_nb.records.history import History
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hfta_nb.errors import StudyError
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, dress
-from hfta_nb.figures.points import POINT, label
+from hfta_nb.figures.tried_points import POINT, label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.values import DECAY, FLAG, LR, HostColumn, Kind, at_least, pair
+from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, HostColumn, Kind, at_least, pair
+from hfta_nb.optim.member_optimizers import MemberOptimizer
 
 
 class Adafactor(MemberOptimizer):

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hfta_nb.optim.elementwise import add_, addcdiv_, addcmul_, ascended, choose, decayed, lerp_
+from hfta_nb.optim.elementwise_passes import add_, addcdiv_, addcmul_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.values import DECAY, FLAG, LR, HostColumn, Kind, at_least
+from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, HostColumn, Kind, at_least
 
 
 class Adadelta(FlatOptimizer):

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.optim.adam import moment_numbers, shrink, update_moments
-from hfta_nb.optim.elementwise import add_, addcdiv_, ascended, choose, decayed, lerp_
+from hfta_nb.optim.elementwise_passes import add_, addcdiv_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.values import BETAS, DECAY, FLAG, LR, HostColumn, Kind, at_least, power
+from hfta_nb.optim.hyperparameters import BETAS, DECAY, FLAG, LR, HostColumn, Kind, at_least, power
 
 
 class Adamax(FlatOptimizer):

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.optim.elementwise import add_, ascended, choose, decayed
+from hfta_nb.optim.elementwise_passes import add_, ascended, choose, decayed
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.values import DECAY, FLAG, LR, NUMBER, HostColumn, Kind, power
+from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, NUMBER, HostColumn, Kind, power
 
 
 class ASGD(FlatOptimizer):

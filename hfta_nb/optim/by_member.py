@@ -18,11 +18,11 @@ from hfta_nb.engine.array import in_full, not_compiled
 from hfta_nb.engine.array.access import own_names
 from hfta_nb.errors import ArrayWarning, HftaError, OptimError
 from hfta_nb.optim.hooks import with_step_hooks
-from hfta_nb.optim.members import MemberOptimizer
+from hfta_nb.optim.hyperparameters import HostColumn, Kind, plain
+from hfta_nb.optim.member_optimizers import MemberOptimizer
 from hfta_nb.optim.rerun import evaluated
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.told_state import NO_VALUES, is_shown, lost, moved, numbered, restore, told_of, with_keys
-from hfta_nb.optim.values import HostColumn, Kind, plain
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from hfta_nb.engine.array import FusedArray, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import TRUTH, Kind, number, takes
-from hfta_nb.optim.gradients import chosen, column, per_row, pieces, rows_of, tensor_of
-from hfta_nb.optim.values import NUMBER, at_least
+from hfta_nb.optim.array_gradients import chosen, column, per_row, pieces, rows_of, tensor_of
+from hfta_nb.optim.hyperparameters import NUMBER, at_least
 
 NORM = Kind("not a norm", 'a number, or "inf"', lambda v: number(v) or v == "inf")
 

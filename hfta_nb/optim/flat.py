@@ -18,11 +18,11 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.flat_state import FlatState, Numbers, of_rows
 from hfta_nb.optim.flat_state import fill as fill_rows
-from hfta_nb.optim.fused import FusedCalls
+from hfta_nb.optim.fused_kernels import FusedCalls
+from hfta_nb.optim.hyperparameters import Columns, HostColumn
 from hfta_nb.optim.one_pass import OnePass
 from hfta_nb.optim.segments import Entry, Segment, divided, entries, laid_out
 from hfta_nb.optim.surgery import Surgery
-from hfta_nb.optim.values import Columns, HostColumn
 
 PIECE = 262144
 """Entries that an elementwise update takes at once on a CPU; measured: fewer cost calls, more leave the cache."""

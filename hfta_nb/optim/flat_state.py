@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.hyperparameters import HostColumn
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.segments import Entry
-from hfta_nb.optim.values import HostColumn
 
 Numbers: TypeAlias = Mapping[str, HostColumn]
 

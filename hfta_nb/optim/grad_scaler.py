@@ -12,10 +12,10 @@ from torch import Tensor
 from hfta_nb.engine.array import FusedArray, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import STATE, takes
-from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.gradients import column, per_row, pieces, rows_of
+from hfta_nb.optim.array_gradients import column, per_row, pieces, rows_of
+from hfta_nb.optim.hyperparameters import FLAG, Kind, above, plain
 from hfta_nb.optim.lbfgs import LBFGS
-from hfta_nb.optim.values import FLAG, Kind, above, plain
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 _KINDS: dict[str, Kind] = {
     "growth_factor": above(1.0),

@@ -12,7 +12,7 @@ from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import FUNCTION, instance, takes
 from hfta_nb.optim.groups import Group
-from hfta_nb.optim.values import plain
+from hfta_nb.optim.hyperparameters import plain
 
 Choose: TypeAlias = Callable[[str, Tensor], Mapping[str, Any] | None]
 """From a parameter's name, and the parameter as one member has it, to the hyperparameters of its group; None to leave

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 
 from hfta_nb.engine.array import PerMember
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.values import Kind, plain
+from hfta_nb.optim.hyperparameters import Kind, plain
 
 
 class MemberValues(list[Any]):

@@ -12,9 +12,9 @@ from torch import Tensor
 from hfta_nb.engine.array import not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.hooks import with_step_hooks
-from hfta_nb.optim.members import MemberOptimizer
+from hfta_nb.optim.hyperparameters import COUNT, LR, NUMBER, HostColumn, Kind
+from hfta_nb.optim.member_optimizers import MemberOptimizer
 from hfta_nb.optim.resting import EvaluationNeededError, Resting, losses_of
-from hfta_nb.optim.values import COUNT, LR, NUMBER, HostColumn, Kind
 
 
 class LBFGS(MemberOptimizer):

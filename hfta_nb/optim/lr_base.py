@@ -17,11 +17,11 @@ from hfta_nb.engine.array import PerMember, in_full, not_compiled
 from hfta_nb.engine.array.access import FunctionStates
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import MOST, STATE, number, takes
-from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.hyperparameters import plain
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import functions_in, pull, push, restore, values_of
 from hfta_nb.optim.surgery import checked
-from hfta_nb.optim.values import plain
 
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
 """What `ReduceLROnPlateau` knows of its metric."""

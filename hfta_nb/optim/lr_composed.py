@@ -14,8 +14,8 @@ from torch.optim import lr_scheduler as reference
 from hfta_nb.engine.array import in_full
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import takes
-from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory, rows_of
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 
 class _Composite(ArrayLRScheduler):

@@ -12,10 +12,10 @@ from typing import Any
 
 from torch.optim import lr_scheduler as reference
 
-from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, ByMember
 from hfta_nb.optim.lr_composed import ChainedScheduler, SequentialLR
 from hfta_nb.optim.lr_settings import TorchLRScheduler
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 __all__ = [
     "ArrayLRScheduler",

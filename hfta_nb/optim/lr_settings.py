@@ -11,9 +11,9 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import FUNCTION, TEXT, TRUTH, WHOLE, Kind, number, takes
-from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.hyperparameters import refused_tuple
 from hfta_nb.optim.lr_base import ArrayLRScheduler, rows_of
-from hfta_nb.optim.values import refused_tuple
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 
 class TorchLRScheduler(ArrayLRScheduler):

@@ -10,8 +10,8 @@ from typing import Any
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.base import ArrayOptimizer
 from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.stub_values import pull, push, restore, values_of
 
 _SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")

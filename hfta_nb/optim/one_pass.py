@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.optim.fused import settings_of
-from hfta_nb.optim.rates import Rates
-from hfta_nb.optim.values import Columns, HostColumn
+from hfta_nb.optim.fused_kernels import settings_of
+from hfta_nb.optim.hyperparameters import Columns, HostColumn
+from hfta_nb.optim.rate_tables import Rates
 
 DEVICES = {"cuda"}
 """Types of the devices where steps are made this way: elsewhere a kernel launch costs less, and memory more."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.optim.members import MemberOptimizer
+from hfta_nb.optim.member_optimizers import MemberOptimizer
 from hfta_nb.optim.resting import EvaluationNeededError, Resting, losses_of
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.base import ArrayOptimizer
-from hfta_nb.optim.values import plain
+from hfta_nb.optim.hyperparameters import plain
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 
 class EvaluationNeededError(Exception):

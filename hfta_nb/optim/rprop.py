@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.flat import not_differentiable
-from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.values import FLAG, LR, HostColumn, Kind, pair
+from hfta_nb.optim.hyperparameters import FLAG, LR, HostColumn, Kind, pair
+from hfta_nb.optim.member_optimizers import MemberOptimizer
 
 
 class Rprop(MemberOptimizer):

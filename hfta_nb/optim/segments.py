@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import Arena, FusedArray, Span
-from hfta_nb.optim.fused import FusedCalls
+from hfta_nb.optim.fused_kernels import FusedCalls
+from hfta_nb.optim.hyperparameters import Columns, HostColumn
 from hfta_nb.optim.one_pass import Numbers, OnePass, settings
-from hfta_nb.optim.rates import rates_of
-from hfta_nb.optim.values import Columns, HostColumn
+from hfta_nb.optim.rate_tables import rates_of
 
 
 @dataclass

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.optim.values import BETAS, FLAG, HostColumn, Kind, above
+from hfta_nb.optim.hyperparameters import BETAS, FLAG, HostColumn, Kind, above
+from hfta_nb.optim.member_optimizers import MemberOptimizer
 
 
 class SparseAdam(MemberOptimizer):

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.hyperparameters import plain
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub, parameter
-from hfta_nb.optim.values import plain
 
 
 def pull(optimizer: ArrayOptimizer) -> list[OptimizerStub]:

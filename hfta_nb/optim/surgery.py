@@ -16,9 +16,9 @@ from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import ITEMS, STATE, instance, takes, whole
 from hfta_nb.optim.groups import Group
 from hfta_nb.optim.hooks import Hooks, with_loading_hooks, with_saving_hooks
+from hfta_nb.optim.hyperparameters import Kind, Reader, plain
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.shown_state import ShownState
-from hfta_nb.optim.values import Kind, Reader, plain
 
 _OF_ITS_SHAPE = ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer", "variance")
 """Names of state that has the shape of its parameter."""

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hfta_nb.optim.values import HostColumn
+from hfta_nb.optim.hyperparameters import HostColumn
 
 BLOCK = 1024
 """Columns per program."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event, Prune
-from hfta_nb.search import methods, records
+from hfta_nb.search import methods, trial_records
 from hfta_nb.search.asking import CONFIG, VARIANTS, VERDICTS, Asking
 from hfta_nb.search.enqueued import REASON
 from hfta_nb.search.methods import state
@@ -153,12 +153,12 @@ class Searcher(Asking):
     def changes(self) -> dict[str, dict[str, Any]]:
         """What has changed since this was last called, as plain data by its key; `take_up` takes all of it."""
         trials = self._frozen()
-        found = {records.key_of(number): records.told(trials[number]) for number in sorted(self._touched)}
+        found = {trial_records.key_of(number): trial_records.told(trials[number]) for number in sorted(self._touched)}
         self._touched.clear()
         user = {k: v for k, v in self.optuna.user_attrs.items() if _is_plain(v)}
         whole = {"system": {}, "user": {}} if self.home.shared else {"system": self._system(), "user": user}
         if whole != self._told:
-            found[records.STUDY] = self._told = json.loads(json.dumps(whole))
+            found[trial_records.STUDY] = self._told = json.loads(json.dumps(whole))
         return found
 
     def take_up(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
@@ -166,8 +166,8 @@ class Searcher(Asking):
         if self.home.shared:
             self._take_up({int(key) for key in bodies if key.isdecimal()})
             return
-        whole = bodies.get(records.STUDY, {})
-        self.take_up_trials(records.in_order(bodies), whole.get("system"), whole.get("user"))
+        whole = bodies.get(trial_records.STUDY, {})
+        self.take_up_trials(trial_records.in_order(bodies), whole.get("system"), whole.get("user"))
 
     def take_up_trials(
         self,

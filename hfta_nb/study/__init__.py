@@ -1,11 +1,11 @@
 """A study: family, grid and data, wired to plan, training, store and telemetry. Headless."""
 
 from hfta_nb.search import COSTS
+from hfta_nb.study.definition_files import given_options, rescued
 from hfta_nb.study.planning import array_name
 from hfta_nb.study.result import Result
 from hfta_nb.study.run_index import SavedRun, saved_runs
 from hfta_nb.study.sameness import Change, Kept, kept
-from hfta_nb.study.saving import given_options, rescued
 from hfta_nb.study.study import Study
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.records.events import Add, Json, VariantRecord
 from hfta_nb.search.grid import Grid, configurations
-from hfta_nb.study import saving
+from hfta_nb.study import definition_files
 from hfta_nb.study.arguments import check_schedules
 from hfta_nb.study.protocol import Added as Added
 from hfta_nb.study.protocol import Definition, Study
@@ -42,7 +42,7 @@ def add(study: Study, variants: Any, key: str = "") -> list[int]:
         grid = study.grid.plus(listed)
         study.plan_groups, study.grid = planned(study, grid), grid
     if study.store.exists:
-        study.store.write_study(saving.describe(study))
+        study.store.write_study(definition_files.describe(study))
     return list(range(before, before + len(listed)))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hfta_nb import search
 from hfta_nb.errors import StudyError
 from hfta_nb.errors.border import TEXT, TEXTS, takes
-from hfta_nb.study import costs, outcome, steering
+from hfta_nb.study import costs, result_tables, steering
 from hfta_nb.study.arguments import way_of
 from hfta_nb.study.protocol import Study
 
@@ -39,7 +39,7 @@ class Analysis:
         Raises:
             StudyError: nothing was measured, because the study has not run or trains without fusing.
         """
-        return outcome.speedup(self)
+        return result_tables.speedup(self)
 
     def importances(self: Study, metric: str | None = None) -> Figure:
         """How much each axis decides, as bars: PED-ANOVA over all configurations with a finite value.
@@ -56,7 +56,7 @@ class Analysis:
             SearchError: fewer than four configurations are finite, or Optuna is not installed.
         """
         from hfta_nb import figures
-        from hfta_nb.figures.points import points_of
+        from hfta_nb.figures.tried_points import points_of
 
         points = points_of(self.history, metric, _log_axes(self))
         log = {scale.name for scale in points.scales if scale.log}
@@ -98,7 +98,7 @@ class Analysis:
         """
         from hfta_nb import figures
         from hfta_nb.figures import colors
-        from hfta_nb.figures.points import metric_of
+        from hfta_nb.figures.tried_points import metric_of
 
         history = self.history
         metric = metric_of(history, metric)

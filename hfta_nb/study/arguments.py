@@ -11,7 +11,7 @@ import torch
 
 from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.engine.array.settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
+from hfta_nb.engine.array.array_settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.errors.border import FLAG, FUNCTION, PATH, TEXT, Kind, number, one_of, whole
 from hfta_nb.models.losses import Loss

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hfta_nb import data as datasets
 from hfta_nb.study import search_code, searching
+from hfta_nb.study.definition_files import given_options
 from hfta_nb.study.protocol import Result, Study
-from hfta_nb.study.saving import given_options
 
 
 def built_in_names() -> list[str]:

@@ -28,7 +28,7 @@ from hfta_nb.records.history import History
 from hfta_nb.records.store import Store
 from hfta_nb.search import PBT, Halving, Mirror, Searcher
 from hfta_nb.search.grid import Grid, Variant
-from hfta_nb.study import adding, arguments, keeping, planning, populations, saving, searching, simulating
+from hfta_nb.study import adding, arguments, definition_files, keeping, planning, populations, searching, simulating
 from hfta_nb.study.given_data import kept
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.workers.crews import Crew
@@ -303,7 +303,7 @@ class Definition:
     @property
     def options(self) -> dict[str, Any]:
         """All arguments except family, grid and data, as keyword arguments of a copy."""
-        return saving.options(self)
+        return definition_files.options(self)
 
 
 def _new_place(family: str) -> Path:

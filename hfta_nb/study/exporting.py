@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.errors.plain_text import cell, encodes
-from hfta_nb.study import outcome
+from hfta_nb.study import result_tables
 from hfta_nb.study.protocol import Study
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def export(study: Study, path: Path, what: str) -> Path:
     if path.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         remedy = "pip install pyarrow, or export to .csv"
         raise StudyError("Parquet needs pyarrow, which is not installed", where=str(path), remedy=remedy)
-    frame = _frame(outcome.results(study).reset_index() if what == "results" else None, study)
+    frame = _frame(result_tables.results(study).reset_index() if what == "results" else None, study)
     spare = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

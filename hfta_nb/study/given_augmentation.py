@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hfta_nb.data import AnyData, Data
 from hfta_nb.data.augment import Setting
-from hfta_nb.data.augment.draws import Draws
 from hfta_nb.data.augment.images import ERASED_ASPECT, ERASED_SHARE, GREY
+from hfta_nb.data.augment.random_numbers import Draws
 from hfta_nb.data.augment.statistics import Statistics
 
 Batch = tuple[Any, Any]

@@ -19,7 +19,7 @@ from hfta_nb.records import telemetry
 from hfta_nb.records.events import Control, Event
 from hfta_nb.records.history import History
 from hfta_nb.records.store import is_full
-from hfta_nb.study import adding, devices, loop, noting, saving, searching, steering
+from hfta_nb.study import adding, definition_files, devices, loop, noting, searching, steering
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
@@ -205,7 +205,7 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
         if not study.store.has_events:
             study.epochs = wanted
             searching.first(study)
-            saving.write(study)
+            definition_files.write(study)
             yield None
             return
         refuse()
@@ -217,14 +217,14 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
             _check_more(study, state, wanted)
         if wanted != study.epochs:
             study.epochs = wanted
-            study.store.write_study(saving.describe(study))
+            study.store.write_study(definition_files.describe(study))
         yield state
 
 
 def _check_same(study: Study) -> None:
     """Whether the grid in the directory is this study's: a checkpoint counts its members by their places. What is not
     saved, as a loss of the user's, has to be given again."""
-    kept, mine = study.store.read_study(), json.loads(json.dumps(saving.describe(study)))
+    kept, mine = study.store.read_study(), json.loads(json.dumps(definition_files.describe(study)))
     for part in ("grid", "variants"):
         if kept.get(part) != mine.get(part):
             remedy = "choose another directory, or take the study that is there: Study.load(directory)"
@@ -262,7 +262,7 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
     if len(study.variants) > len(study.history.members) and epochs >= study.epochs and state is not None:
         return  # some were added since
     if searching.more(study):
-        study.store.write_study(saving.describe(study))
+        study.store.write_study(definition_files.describe(study))
         return
     if epochs == study.epochs:
         remedy = f"train on with run(epochs={2 * epochs}){_command(f'--epochs {2 * epochs}')}, for example"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfta_nb.records import events as ev
-from hfta_nb.study import saving, searching
+from hfta_nb.study import definition_files, searching
 from hfta_nb.study.protocol import Study
 
 _FREE = ("epochs", "name", "device", "trials", "timeout")
@@ -53,7 +53,7 @@ def kept(study: Study) -> Kept:
     Raises:
         StoreError: it can't be read.
     """
-    before, now = study.store.read_study(), json.loads(json.dumps(saving.describe(study)))
+    before, now = study.store.read_study(), json.loads(json.dumps(definition_files.describe(study)))
     epochs, wanted = int(before["options"]["epochs"]), study.epochs  # of which reading the history makes the run's
     searching.look(study)
     left = 0 if study.searcher is None else study.searcher.wanted

@@ -13,7 +13,7 @@ from hfta_nb.records import events as ev
 from hfta_nb.records.events import Clone, Extend, Request, Set
 from hfta_nb.records.history import History
 from hfta_nb.search.grid import show
-from hfta_nb.study import adding, saving
+from hfta_nb.study import adding, definition_files
 from hfta_nb.study.protocol import Added, Study
 from hfta_nb.train.plan import Group
 from hfta_nb.train.plan.building import Builder
@@ -47,7 +47,7 @@ class Owner:
         study.added.append(one)
         study._extended = True
         if study.store.exists:
-            study.store.write_study(saving.describe(study))
+            study.store.write_study(definition_files.describe(study))
         return planned
 
     def unmade(self, variants: Sequence[int]) -> dict[int, Clone]:
@@ -66,7 +66,7 @@ class Owner:
             study.searcher.epochs = epochs
         study._extended = True
         if study.store.exists:
-            study.store.write_study(saving.describe(study))
+            study.store.write_study(definition_files.describe(study))
 
     def _config(self, variant: int) -> Mapping[str, Any]:
         return next(v.config for v in self.study.variants if v.id == variant)

@@ -15,13 +15,13 @@ from hfta_nb.records.history import History
 from hfta_nb.study import (
     adding,
     code,
+    definition_files,
     devices,
     exporting,
     loop,
-    outcome,
     reading,
+    result_tables,
     running,
-    saving,
     searching,
 )
 from hfta_nb.study.analysis import Analysis
@@ -276,7 +276,7 @@ class Study(Analysis, Checking, Definition):
         Raises:
             StudyError: the study has not run yet, or `over` is not an axis of its grid.
         """
-        return outcome.results(self, over)
+        return result_tables.results(self, over)
 
     @takes(StudyError, over=TEXTS.or_none)
     def best(self, over: str | Sequence[str] | None = None) -> Result:
@@ -285,7 +285,7 @@ class Study(Analysis, Checking, Definition):
         Raises:
             StudyError: no member has completed an epoch with a finite value, or `over` is not an axis of the grid.
         """
-        return outcome.best(self, over)
+        return result_tables.best(self, over)
 
     @takes(StudyError, id=WHOLE)
     def member(self, id: int) -> Result:
@@ -325,7 +325,7 @@ class Study(Analysis, Checking, Definition):
         Raises:
             StoreError: another run is there, or it can't be written to.
         """
-        return saving.save(self, Path(path).absolute())
+        return definition_files.save(self, Path(path).absolute())
 
     @classmethod
     @takes(StudyError, path=PATH, trust=FLAG)
@@ -368,7 +368,7 @@ class Study(Analysis, Checking, Definition):
         return searching.optuna_study(self)
 
     def _repr_html_(self) -> str:
-        return outcome.shown(self)
+        return result_tables.shown(self)
 
     def __repr__(self) -> str:
         counts = {"variant": len(self.variants), "array": len(self.plan_groups), "epoch": self.epochs}

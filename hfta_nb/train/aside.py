@@ -10,8 +10,8 @@ from typing import Any
 from hfta_nb.errors import StudyError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.plan import Group
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.step.rollback import on_host
 

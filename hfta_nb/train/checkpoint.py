@@ -10,9 +10,9 @@ from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.train import aside
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.plan import Group
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.settings import End
 from hfta_nb.train.step import ArrayStep, editing, states
 from hfta_nb.train.step.accumulation import updates

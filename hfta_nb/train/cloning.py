@@ -16,8 +16,8 @@ from hfta_nb.engine.array.access import seeded_state
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Clone, Event
 from hfta_nb.train import aside
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.plan import SPLITTING, Group
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.step import ArrayStep, averages, by_step, editing
 from hfta_nb.train.step.rollback import on_host

@@ -11,7 +11,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event, Extend
 from hfta_nb.train import aside, cloning
-from hfta_nb.train.progress import Progress
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.step import ArrayStep, editing
 from hfta_nb.train.whereabouts import ENDED, TRAINING, WAITING, alive, reached, where

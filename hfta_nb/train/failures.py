@@ -13,8 +13,8 @@ from hfta_nb.errors import DataError, HftaError, MemberError, StoreError, out_of
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train import aside
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.plan import Group
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.step import ArrayStep, PlainStep
 

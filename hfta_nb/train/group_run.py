@@ -14,9 +14,9 @@ from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint, extending, failures, population, requests, slots, steering
 from hfta_nb.train.batches import Batch
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.memory import Meter, can_record, free_bytes
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
 from hfta_nb.train.step import ArrayStep, Scores

@@ -14,9 +14,9 @@ from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint, recording_cost, regrouping, steering
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.plan import Group
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.step import ArrayStep, Origin
 from hfta_nb.train.step.rollback import on_host
 from hfta_nb.train.todo import Todo

@@ -8,8 +8,8 @@ from typing import Any
 
 from hfta_nb.records import events as ev
 from hfta_nb.train.cloning import span_of
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.plan import Group
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.step import ArrayStep, editing
 from hfta_nb.train.whereabouts import noted
 

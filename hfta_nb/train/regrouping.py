@@ -11,10 +11,10 @@ from hfta_nb.errors import MemberError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train import recording_cost
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.joining import Joiner, taken_off
 from hfta_nb.train.members import MemberRecord
 from hfta_nb.train.plan import Group
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.step import ArrayStep, Origin, put_member, recomposed
 from hfta_nb.train.step.recompose import fits
 

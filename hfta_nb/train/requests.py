@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train import steering
-from hfta_nb.train.progress import Progress
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.schedule import Schedule
 
 

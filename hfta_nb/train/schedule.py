@@ -14,7 +14,7 @@ from hfta_nb.data import AnyData, placed
 from hfta_nb.engine.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.engine.array.access import checkpoint, fuse_roomy, plain_copy, seeded_state, untimed_block_size
 from hfta_nb.errors import DataError, MemberError, StoreError, out_of_memory
-from hfta_nb.models.recipes.samples import check_taken
+from hfta_nb.models.recipes.sample_checks import check_taken
 from hfta_nb.models.recipes.undisturbed import undisturbed
 from hfta_nb.records.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.search.grid import Variant

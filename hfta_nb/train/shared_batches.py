@@ -11,7 +11,7 @@ import torch
 from hfta_nb.data import Once, Samples, Stream, preprocessed, tree_map, versions
 from hfta_nb.data.augment import Augmenting
 from hfta_nb.train.batches import Batch, Batches
-from hfta_nb.train.sources import batches_of
+from hfta_nb.train.group_sources import batches_of
 
 WINDOW = 4
 """The most batches that are kept for arrays that are behind. An array further behind reads the stream again."""

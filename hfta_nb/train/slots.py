@@ -14,8 +14,8 @@ from hfta_nb.errors import FusionError, MemberError, out_of_memory
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint, failures, merging, regrouping
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.joining import Joiner
-from hfta_nb.train.progress import Progress
 from hfta_nb.train.step import ArrayStep
 
 

@@ -9,7 +9,7 @@ from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Clone, Delete, Event, Extend, Pause, Pin, Prune, Request, Resume, Set, Stop
 from hfta_nb.train import aside, cloning, extending
-from hfta_nb.train.progress import Progress
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.step import editing
 from hfta_nb.train.whereabouts import BEGUN, ENDED, PAUSED, TRAINING, WAITING, alive, noted, reached, where

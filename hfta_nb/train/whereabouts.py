@@ -9,7 +9,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.records.events import COMPLETE
 from hfta_nb.train import aside
 from hfta_nb.train.asked import with_values
-from hfta_nb.train.progress import Progress
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.schedule import Schedule
 
 TRAINING, PAUSED, BEGUN, WAITING, ENDED = "training", "paused", "begun", "waiting", "ended"

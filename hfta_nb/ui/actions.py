@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hfta_nb.errors import HftaError, StudyError
-from hfta_nb.ui.protocol import Bench
 from hfta_nb.ui.run_phase import ENDED
 from hfta_nb.ui.text import words
+from hfta_nb.ui.workbench_protocol import Bench
 
 _METHODS = {
     "train": "train",

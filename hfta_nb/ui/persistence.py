@@ -8,9 +8,9 @@ from hfta_nb.study import Study
 from hfta_nb.ui import static
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.exports import name_of
-from hfta_nb.ui.protocol import Bench
 from hfta_nb.ui.reopen import latest
 from hfta_nb.ui.run_phase import ENDED
+from hfta_nb.ui.workbench_protocol import Bench
 
 
 class Persistence:

@@ -9,10 +9,10 @@ from ipywidgets import Widget
 from hfta_nb.ui import results, watch
 from hfta_nb.ui.figure_box import NONE
 from hfta_nb.ui.leaderboard import table_of
-from hfta_nb.ui.protocol import Bench
 from hfta_nb.ui.run_phase import AT_REST
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.widgets import Section
+from hfta_nb.ui.workbench_protocol import Bench
 
 SECTIONS = ("Define", "Plan", "Train", "Watch", "Results")
 AFTER_START = ("Watch", "Results")

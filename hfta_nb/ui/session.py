@@ -13,7 +13,7 @@ from hfta_nb.errors import HftaError, StudyError, WorkerError
 from hfta_nb.records.history import History
 from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Later
-from hfta_nb.ui.follower import Follower
+from hfta_nb.ui.run_follower import Follower
 from hfta_nb.ui.run_phase import ENDED, RunPhase, after, signal_of, why_not
 from hfta_nb.ui.steer import post, refused
 from hfta_nb.ui.text import words

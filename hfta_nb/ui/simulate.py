@@ -13,7 +13,7 @@ from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.study import Study, array_name, executors
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.fields import price, whole
-from hfta_nb.ui.measuring import Measuring
+from hfta_nb.ui.rate_measuring import Measuring
 from hfta_nb.ui.simulated import chart, fastest_of, label, summary, ways
 from hfta_nb.ui.text import count, escape, shorten
 from hfta_nb.ui.text import words as error_words

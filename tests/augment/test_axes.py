@@ -9,7 +9,7 @@ from hfta_nb.data import augment
 
 
 def test_every_named_data_set_is_of_the_kind_that_its_name_says() -> None:
-    from hfta_nb.data.augment.kinds import NAMED, kind_of
+    from hfta_nb.data.augment.augmentable import NAMED, kind_of
 
     for name in hfta.data.names():
         data = hfta.data.load(name)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from benchmarks.augmentation import Waits
 from hfta_nb.data.augment import clouds, images
-from hfta_nb.data.augment.draws import Draws
+from hfta_nb.data.augment.random_numbers import Draws
 
 MANY = 4000
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hfta_nb.cli import main, studies
-from hfta_nb.cli.arguments import parse
+from hfta_nb.cli.options import parse
 
 COMMANDS = ["run", "tune", "plan", "families", "results"]
 

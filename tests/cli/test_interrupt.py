@@ -37,7 +37,7 @@ SCRIPT = "from hfta_nb.__main__ import main\nsys.exit(main())\n"
 PLAN = ("plan", "--family", "mlp", "--data", "digits", "--set", "width=8")
 MODULES = {
     "hfta_nb.cli": PLAN,
-    "hfta_nb.cli.arguments": PLAN,
+    "hfta_nb.cli.options": PLAN,
     "hfta_nb.records.events": PLAN,
     "numpy": PLAN,
     "torch": PLAN,

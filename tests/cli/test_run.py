@@ -19,8 +19,8 @@ from rich.console import Console
 import hfta_nb
 from hfta_nb import events as ev
 from hfta_nb.cli import run, studies
-from hfta_nb.cli.arguments import parse
 from hfta_nb.cli.displays import Lines
+from hfta_nb.cli.options import parse
 from hfta_nb.errors import DeviceError, HftaError, StoreError, StudyError
 from hfta_nb.records.events import Control, Event, Stop
 from tests.cli.fake import FakeStudy, console, folded, planned, started, whole_run
@@ -226,7 +226,7 @@ def test_paths_are_shown_as_they_would_be_typed(monkeypatch: pytest.MonkeyPatch,
 
 
 def given(**changes: object) -> argparse.Namespace:
-    from hfta_nb.cli.arguments import parse
+    from hfta_nb.cli.options import parse
 
     made = parse(["run"])
     vars(made).update(changes)

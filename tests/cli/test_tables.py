@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from hfta_nb import events as ev
-from hfta_nb.cli import tables
+from hfta_nb.cli import terminal_tables
 from hfta_nb.records.events import Event
 from hfta_nb.search.grid import AxisSpec
 from tests.cli.fake import console, epoch, folded, planned, started, whole_run
@@ -15,7 +15,7 @@ from tests.cli.fake import console, epoch, folded, planned, started, whole_run
 
 def leaderboard(events: list[Event], *, terminal: bool = False, width: int = 10_000) -> list[str]:
     out, file = console(terminal=terminal, width=width)
-    tables.leaderboard(folded(events), out)
+    terminal_tables.leaderboard(folded(events), out)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
@@ -47,7 +47,7 @@ def test_a_long_leaderboard_is_cut_and_says_so() -> None:
     axes = {"seed": tuple(range(100))}
     run = [started(axes, count=100), planned(range(100)), *epoch(0, 1, {i: i / 100 for i in range(100)})]
     found = leaderboard(run)
-    assert len(found) == tables.MOST_ROWS + 3
+    assert len(found) == terminal_tables.MOST_ROWS + 3
     assert found[2].split()[0] == "#99"
     assert found[-1] == "... and 60 members more (--csv FILE has them all)"
 
@@ -78,7 +78,7 @@ def test_the_csv_holds_every_member_in_full(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     values = {i: (i + 1) / 7 for i in range(100)}
     run = [started({"kind": ("a,b", '"c"')}, count=100), planned(range(100)), *epoch(0, 1, values)]
-    tables.write_csv(folded([*run, ev.MemberChanged(0.0, 0, ev.DIVERGED, "nan, sadly")]), str(path))
+    terminal_tables.write_csv(folded([*run, ev.MemberChanged(0.0, 0, ev.DIVERGED, "nan, sadly")]), str(path))
     rows = read(path)
     assert len(rows) == 100
     assert float(rows[0]["val_accuracy"]) == 100 / 7
@@ -88,7 +88,7 @@ def test_the_csv_holds_every_member_in_full(tmp_path: Path) -> None:
 
 def test_the_csv_leaves_out_what_is_no_number(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    tables.write_csv(folded([started(count=1), planned((0,)), *epoch(0, 1, {0: math.nan})]), str(path))
+    terminal_tables.write_csv(folded([started(count=1), planned((0,)), *epoch(0, 1, {0: math.nan})]), str(path))
     [row] = read(path)
     assert row["val_loss"] == ""
 
@@ -101,7 +101,7 @@ def test_axes_say_what_they_accept() -> None:
         "n": AxisSpec("n", "int", None, high=3),
     }
     out, file = console(width=200)
-    out.print(tables._axes(specs))
+    out.print(terminal_tables._axes(specs))
     rows = [line.split() for line in file.getvalue().splitlines()[2:]]
     assert rows == [
         ["lr", "float", "0.001", "from", "0", "Learning", "rate."],
@@ -115,7 +115,7 @@ def test_the_plan_says_what_is_not_fused_and_why() -> None:
     row = {"array": 1, "members": 3, "variants": [3, 4, 5], "fused_over": "lr", "split_because": "width: 8 and [16]"}
     out, file = console(width=200)
     row |= {"architectures": 2, "padding": 0.21}
-    tables.plan([{**row, "parameters": 1442, "memory_bytes": 33_900}], {3: "#3 lr=[red]"}, out)
+    terminal_tables.plan([{**row, "parameters": 1442, "memory_bytes": 33_900}], {3: "#3 lr=[red]"}, out)
     shown = file.getvalue()
     assert "#1      3         3-5        lr           width: 8 and [16]" in shown
     assert "21%" in shown
@@ -129,7 +129,7 @@ def test_the_plan_says_what_does_not_fit() -> None:
     row = {"members": 1, "variants": [0], "fused_over": "-", "split_because": "-", "architectures": 1, "padding": 0.0}
     row |= {"parameters": 10**10, "memory_bytes": 5 << 40, "fixed_bytes": 0}
     out, file = console(width=300)
-    tables.plan([{**row, "array": 0, "capacity": 3.0}, {**row, "array": 1, "capacity": 0.0}], {0: "#0"}, out)
+    terminal_tables.plan([{**row, "array": 0, "capacity": 3.0}, {**row, "array": 1, "capacity": 0.0}], {0: "#0"}, out)
     [line] = [line for line in file.getvalue().splitlines() if "fit" in line]
     assert line.startswith(
         "array #1 does not fit: one member takes about 5.0 TiB, more than the device has free; choose"

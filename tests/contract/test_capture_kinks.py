@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.kernels.strategy import autotune
+from hfta_nb.engine.kernels.strategy.kernel_variants import KernelVariant
 from hfta_nb.engine.kernels.strategy.times import Kept
-from hfta_nb.engine.kernels.strategy.variants import KernelVariant
 
 aten = torch.ops.aten
 SAMPLES = 512

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hfta_nb.engine.replay.inductor import compile as compiling
-from hfta_nb.engine.replay.inductor.norms import said, unsaid
+from hfta_nb.engine.replay.inductor.norm_overloads import said, unsaid
 from hfta_nb.engine.replay.inductor.to_fx import Graph
 from hfta_nb.engine.replay.trace import BufferView, Instruction
 from tests.contract.test_compiling import _array, _norms, _train

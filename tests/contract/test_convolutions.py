@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hfta_nb as hfta
 from hfta_nb.engine.rules import convolution
-from hfta_nb.engine.rules.base import memory_order
+from hfta_nb.engine.rules.rule_mode import memory_order
 
 PRODUCT = "batched matrix product"
 GROUPED = "vmap, a grouped convolution"

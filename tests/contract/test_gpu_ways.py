@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array.schedule_trial import Trial
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members import flattening
 from hfta_nb.engine.replay.dynamic_call import DynamicCall
 from hfta_nb.engine.replay.record import Recorder
 from hfta_nb.engine.rules import convolution, recurrent
-from hfta_nb.engine.rules.base import without_gaps
-from hfta_nb.engine.rules.members import gaps_of_others
+from hfta_nb.engine.rules.member_by_member import gaps_of_others
+from hfta_nb.engine.rules.rule_mode import without_gaps
 from tests.contract.replay import REPLAYED, SEEDS, notes
 from tests.contract.serial import loss_of
 
@@ -257,12 +257,12 @@ def test_factors_of_fewer_bits_are_no_other_numbers(
 ) -> None:
     """Where factors are rounded to TF32, a member may differ from its plain module by that much."""
     if factors == "tf32":
-        monkeypatch.setattr(precision, "rounding", lambda device, dtype: precision.TF32)
+        monkeypatch.setattr(matmul_precision, "rounding", lambda device, dtype: matmul_precision.TF32)
     linear = nn.functional.linear
 
     def rounded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         fused = torch._C._functorch.is_functorch_wrapped_tensor(weight)
-        return linear(x, weight * (1 + 3 * precision.TF32) if fused else weight, bias)
+        return linear(x, weight * (1 + 3 * matmul_precision.TF32) if fused else weight, bias)
 
     class Rounded(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:

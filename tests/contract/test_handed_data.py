@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb import data
-from hfta_nb.data import held, order
+from hfta_nb.data import order, reading_state
 from hfta_nb.errors import DataWarning, StudyError
 from hfta_nb.train.group_run import GroupRun
 from tests.contract.changing_data import (
@@ -218,9 +218,9 @@ def test_arrays_apart_get_what_each_gets_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("caught", [True, False])
 def test_check_finds_augmentation_that_is_frozen(caught: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if caught:  # the mutation: whatever is read is taken to be always the same
-        monkeypatch.setattr(held.Held, "changeable", False)
-        monkeypatch.setattr(held.Held, "drawn", lambda *given: False)
-        monkeypatch.setattr(held.Held, "moved", lambda *given: False)
+        monkeypatch.setattr(reading_state.Held, "changeable", False)
+        monkeypatch.setattr(reading_state.Held, "drawn", lambda *given: False)
+        monkeypatch.setattr(reading_state.Held, "moved", lambda *given: False)
     made = study((given("nested"), Subset(Base(), range(8))), tmp_path, epochs=2)
     assert isinstance(made.data, hfta.Data) == caught
     list(made.run())

@@ -21,7 +21,7 @@ from hfta_nb.models.metrics import Metric
 from hfta_nb.train.step import ArrayStep, PlainStep, Precision
 from hfta_nb.train.step import precision as step_precision
 from hfta_nb.train.step.precision import has_lstm
-from hfta_nb.train.step.protocol import OUTPUT
+from hfta_nb.train.step.step_protocol import OUTPUT
 from tests.contract.serial import make
 
 MEMBERS, STEPS = 3, 6

@@ -14,7 +14,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.models.metrics import Metric
-from hfta_nb.optim.rates import ROWS, Rates, foreseen
+from hfta_nb.optim.rate_tables import ROWS, Rates, foreseen
 from hfta_nb.train.step import ArrayStep
 from hfta_nb.train.step.graph import StepGraph
 from tests.contract.captured_steps import ROW, StandIn, assert_same, batch, build

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.array import MemberGenerators, fuse, per_member
 from hfta_nb.engine.array.access import fuse_roomy
-from hfta_nb.engine.array.schedule import schedules_of
+from hfta_nb.engine.array.execution_schedule import schedules_of
 from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import FusionError
 from hfta_nb.models.metrics import Metric

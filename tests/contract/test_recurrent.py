@@ -16,7 +16,7 @@ import hfta_nb as hfta
 from hfta_nb.engine.kernels.native import recurrent
 from hfta_nb.engine.kernels.native.build import compiling
 from hfta_nb.engine.kernels.strategy import autotune
-from hfta_nb.engine.kernels.strategy.variants import COMPILED
+from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED
 from hfta_nb.engine.rules.gru import gru, simple
 from hfta_nb.engine.rules.lstm import formula
 

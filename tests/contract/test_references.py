@@ -17,7 +17,7 @@ from hfta_nb.engine.eager.fingerprint import fingerprint
 from hfta_nb.engine.eager.module_references import note_references, rebound
 from hfta_nb.engine.eager.mutable_values import copy_value
 from hfta_nb.engine.members.copying import copied_module
-from hfta_nb.engine.members.held import walk
+from hfta_nb.engine.members.held_values import walk
 from hfta_nb.errors import FusionError, MemberError
 from tests.contract.serial import largest, loss_of, make, target_for
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.engine.kernels.strategy.streams import MOST, Parted, Streams, in_turn, partings, runner_of
-from hfta_nb.engine.kernels.strategy.variants import Operand, variants_of
+from hfta_nb.engine.kernels.strategy.gpu_streams import MOST, Parted, Streams, in_turn, partings, runner_of
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand, variants_of
 from hfta_nb.engine.replay import build_program as capture
 
 aten = torch.ops.aten

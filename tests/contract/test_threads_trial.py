@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
-from hfta_nb.engine.array.schedule import schedules_of
+from hfta_nb.engine.array.execution_schedule import schedules_of
 from hfta_nb.engine.array.schedule_trial import Trial
 from hfta_nb.engine.members import threads
 from hfta_nb.errors import FusionError

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.kernels.native import build
-from hfta_nb.engine.kernels.strategy.variants import COMPILED
+from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED
 from tests.training import train
 
 NEEDS_COMPILER = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no compiler")

@@ -10,7 +10,7 @@ import pytest
 from hfta_nb import events as ev
 from hfta_nb.engine.kernels.native import build
 from hfta_nb.engine.kernels.strategy import autotune
-from hfta_nb.engine.kernels.strategy.variants import COMPILED
+from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED
 from hfta_nb.train.speed import SpeedProbe
 from hfta_nb.train.step import ArrayStep
 from tests.core.compiled import compiled

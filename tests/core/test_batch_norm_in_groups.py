@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.kernels.strategy.norms import batch_norm, in_groups
-from hfta_nb.engine.kernels.strategy.variants import Operand
+from hfta_nb.engine.kernels.strategy.channels_last_norms import batch_norm, in_groups
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 
 CPU = torch.device("cpu")
 

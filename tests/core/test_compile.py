@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 import hfta_nb as hfta
-from hfta_nb.cli.arguments import parse
+from hfta_nb.cli.options import parse
 from hfta_nb.engine.replay.inductor import decide as inductor
 from hfta_nb.errors import StudyError
 from hfta_nb.records.events import SpeedMeasured

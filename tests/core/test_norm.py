@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.kernels.native import build, norm
 from hfta_nb.engine.kernels.native.norm import BatchNorm, BatchNormBackward
-from hfta_nb.engine.kernels.strategy.variants import COMPILED, Operand, variants_of
+from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED, Operand, variants_of
 from tests.core.compiled import NEEDS_COMPILER, channels_last, near, taken, train_measured
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.kernels.native import attention, product
 from hfta_nb.engine.kernels.native.binding import Binding
-from hfta_nb.engine.kernels.strategy.variants import COMPILED
+from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand, variants_of
 from hfta_nb.engine.kernels.strategy.pointwise import Pointwise, PointwiseBackward
-from hfta_nb.engine.kernels.strategy.variants import Operand, variants_of
 
 CPU = torch.device("cpu")
 aten = torch.ops.aten

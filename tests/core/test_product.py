@@ -15,7 +15,7 @@ import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.kernels.native import background, build, product
 from hfta_nb.engine.kernels.strategy import autotune
-from hfta_nb.engine.kernels.strategy.variants import COMPILED, PLAIN
+from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED, PLAIN
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hfta_nb.engine.kernels.strategy import sandbox, timing_cache
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 from hfta_nb.engine.kernels.strategy.sandbox import Tried, known_safe, survives
-from hfta_nb.engine.kernels.strategy.variants import Operand
 
 CPU = torch.device("cpu")
 _aten = torch.ops.aten

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import hfta_nb as hfta
-from hfta_nb.engine.array.settings import COMPILE_MODES
+from hfta_nb.engine.array.array_settings import COMPILE_MODES
 from hfta_nb.study.arguments import CHECKPOINTING
 from hfta_nb.train.step.precision import PRECISIONS
 

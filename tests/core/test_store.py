@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import hfta_nb
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreError, StoreWarning
-from hfta_nb.records.store import Store, files, is_full
+from hfta_nb.records.store import Store, is_full, tensor_files
 from hfta_nb.records.store.database import sum_of
 from tests.core.stores import damage_event, last_checkpoint, opened
 
@@ -166,7 +166,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
     store.write_checkpoint({"epoch": 1, "t": torch.ones(1)}, {0: {"w": torch.ones(1)}})
     steps = ["entry_of", "sync", "save_file"]
     for step in steps:
-        method, left = getattr(files, step), [0]
+        method, left = getattr(tensor_files, step), [0]
 
         def dies(*given: Any, method: Any = method, left: list[int] = left) -> Any:
             if left[0] == 0:
@@ -176,7 +176,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
 
         for skipped in range(4):
             left[0] = skipped
-            monkeypatch.setattr(files, step, dies)
+            monkeypatch.setattr(tensor_files, step, dies)
             try:
                 store.write_checkpoint({"epoch": 2, "t": torch.zeros(1)}, {0: {"w": torch.zeros(1)}})
                 done = True
@@ -197,7 +197,7 @@ def no_room(*_: object) -> None:
 def test_a_full_disk_is_told_and_leaves_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = with_events(tmp_path, 1)
     store.write_checkpoint(TREE)
-    monkeypatch.setattr(files, "save_file", no_room)
+    monkeypatch.setattr(tensor_files, "save_file", no_room)
     with pytest.raises(StoreError, match=r"no room left on the disk.*carry on with run\(resume=True\)") as caught:
         store.write_checkpoint({**TREE, "epoch": 4})
     assert is_full(caught.value)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import FamilyError, StoreError, StudyError
-from hfta_nb.records.store import Store, files, is_full
+from hfta_nb.records.store import Store, is_full, tensor_files
 from hfta_nb.study import running
 from hfta_nb.study.executors import jobs
 from tests.frames import steady
@@ -129,12 +129,12 @@ def test_a_run_stops_where_the_disk_is_full_and_goes_on_when_there_is_room(
 
     def appended(store: Store, event: ev.Event) -> int:
         if where == "an event" and isinstance(event, ev.EpochDone) and event.epoch == 2:
-            raise files.full(store.path)
+            raise tensor_files.full(store.path)
         return append(store, event)
 
     with monkeypatch.context() as patch:
         if where != "an event":
-            patch.setattr(files, "save_file", no_room)
+            patch.setattr(tensor_files, "save_file", no_room)
         patch.setattr(Store, "append", appended)
         with pytest.raises(StoreError, match="no room left on the disk") as caught:
             run(study)

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import schedule_trial
-from hfta_nb.engine.kernels.strategy import autotune, precision, times, timing_cache
+from hfta_nb.engine.kernels.strategy import autotune, matmul_precision, times, timing_cache
 from hfta_nb.engine.kernels.strategy.autotune import choose
+from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, KernelVariant, Operand, variants_of
 from hfta_nb.engine.kernels.strategy.products import Copied
 from hfta_nb.engine.kernels.strategy.times import Kept
 from hfta_nb.engine.kernels.strategy.timing_cache import VARIABLE, kept
-from hfta_nb.engine.kernels.strategy.variants import PLAIN, KernelVariant, Operand, variants_of
 from hfta_nb.engine.replay.verify import close
 from hfta_nb.errors import FusionError
 
@@ -162,7 +162,7 @@ def test_where_tf32_was_asked_for_a_kernel_may_round_so(
         out.copy_(cut(x) @ cut(y))
 
     x, y = torch.randn(32, 32), torch.randn(32, 32)
-    monkeypatch.setattr(precision, "float32", lambda device: ("tf32", "none", "none") if asked else ())
+    monkeypatch.setattr(matmul_precision, "float32", lambda device: ("tf32", "none", "none") if asked else ())
     monkeypatch.setattr(autotune, "variants_of", lambda *_: [KernelVariant("rounded", lambda f: rounded)])
     monkeypatch.setattr(autotune, "_timed", lambda runs, *_: {PLAIN: 1.0, "rounded": 0.1})
     choice = choose(aten.mm.default, aten.mm.out, [operand(x), operand(y)], {"out": operand(x)}, CPU)
@@ -179,9 +179,9 @@ def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyP
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(autotune, "variants_of", lambda *_: [KernelVariant("fails", lambda f: fails)])
-    x, before = torch.randn(4, 4), precision.get()
+    x, before = torch.randn(4, 4), matmul_precision.get()
     assert choose(aten.neg.default, aten.neg.out, [operand(x)], {"out": operand(x)}, CPU) is None
-    assert precision.get() == before
+    assert matmul_precision.get() == before
 
 
 def test_a_kernel_that_a_library_refuses_is_tried_once(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -465,7 +465,7 @@ def test_a_step_is_replayed_as_it_was_recorded_to_round(monkeypatch: pytest.Monk
     array = _stepped("fixed")
     (seen,) = array._steps.cache
     assert seen.ready
-    monkeypatch.setattr(precision, "float32", lambda device: ("none", "tf32", "tf32"))
+    monkeypatch.setattr(matmul_precision, "float32", lambda device: ("none", "tf32", "tf32"))
     array.backward(F.cross_entropy, torch.randn(32, 64), torch.randint(0, 10, (32,)))
     assert [s.ready for s in array._steps.cache] == [True, False]
 
@@ -487,7 +487,7 @@ def _stepped(strategy: str, steps: int = 6) -> hfta.FusedArray:
 
 
 def test_measured_is_fixed_but_for_rounding() -> None:
-    before = precision.get()
+    before = matmul_precision.get()
     measured, fixed, plain = _stepped("measured"), _stepped("fixed"), _stepped("fixed", steps=1)
     for p, q, r in zip(measured.parameters(), fixed.parameters(), plain.parameters(), strict=True):
         assert p.grad is not None
@@ -495,7 +495,7 @@ def test_measured_is_fixed_but_for_rounding() -> None:
         assert r.grad is not None
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
         assert torch.equal(q.grad, r.grad)
-    assert precision.get() == before
+    assert matmul_precision.get() == before
     table = measured.explain()
     assert table["how"].str.startswith("measured: ").any()
     assert not fixed.explain()["how"].str.startswith("measured: ").any()
@@ -503,22 +503,22 @@ def test_measured_is_fixed_but_for_rounding() -> None:
     assert fixed.select([0, 1]).strategy == "fixed"
 
 
-@pytest.mark.skipif(not precision.can_switch(), reason="no other products here")
+@pytest.mark.skipif(not matmul_precision.can_switch(), reason="no other products here")
 def test_the_setting_is_put_back_after_an_error() -> None:
     array = _stepped("measured")
     (seen,) = array._steps.cache
     assert seen.program is not None
-    before = precision.get()
+    before = matmul_precision.get()
 
     def fails() -> None:
-        assert torch.backends.mkldnn.matmul.fp32_precision == precision.ONEDNN
+        assert torch.backends.mkldnn.matmul.fp32_precision == matmul_precision.ONEDNN
         raise RuntimeError("no more")
 
     seen.program.setting = before
-    seen.program.steps[:] = [precision.switch(precision.ONEDNN), fails]
+    seen.program.steps[:] = [matmul_precision.switch(matmul_precision.ONEDNN), fails]
     with pytest.raises(RuntimeError, match="no more"):
         seen.program.run()
-    assert precision.get() == before
+    assert matmul_precision.get() == before
 
 
 def test_no_such_strategy() -> None:

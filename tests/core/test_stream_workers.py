@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.data import Demand, preprocessed, workers
-from hfta_nb.data.slots import Folder
+from hfta_nb.data.shared_slots import Folder
 from hfta_nb.errors import DataError
 from tests.core.test_shared_streams import HELD, STREAMS, Noisy, assert_same, study
 

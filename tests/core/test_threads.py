@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members import process_streams
 from hfta_nb.engine.members.own_draws import drawing_from
 from hfta_nb.engine.members.process_streams import ProcessStreams, one_thread, set_stream_states, stream_states
@@ -308,21 +308,21 @@ def test_a_default_dtype_that_another_thread_sets_is_told_and_holds_afterwards()
         true(torch.float32)
 
 
-@pytest.mark.skipif(not precision.can_switch(), reason="no other products here")
+@pytest.mark.skipif(not matmul_precision.can_switch(), reason="no other products here")
 def test_products_of_other_threads_do_not_change() -> None:
-    before, began, ended = precision.get(), threading.Barrier(2), threading.Barrier(2)
+    before, began, ended = matmul_precision.get(), threading.Barrier(2), threading.Barrier(2)
 
     def switches() -> list[str]:
-        with precision.switching():
-            precision.switch(precision.ONEDNN)()
+        with matmul_precision.switching():
+            matmul_precision.switch(matmul_precision.ONEDNN)()
             began.wait()
             ended.wait()
-            precision.switch(before)()
+            matmul_precision.switch(before)()
         return [torch.backends.mkldnn.matmul.fp32_precision]
 
     def beside() -> list[str]:
         began.wait()
-        found = [precision.get()]  # not what is set for a moment
+        found = [matmul_precision.get()]  # not what is set for a moment
         ended.wait()
         with drawing_from(torch.Generator()):  # waits
             found.append(torch.backends.mkldnn.matmul.fp32_precision)
@@ -338,8 +338,8 @@ def test_products_of_other_threads_do_not_change() -> None:
 
     def leaves() -> str:
         inside.wait()
-        with precision.switching():
-            precision.switch(precision.ONEDNN)()
+        with matmul_precision.switching():
+            matmul_precision.switch(matmul_precision.ONEDNN)()
             found: str = torch.backends.mkldnn.matmul.fp32_precision
         left.wait()
         return found

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from hfta_nb.engine.kernels.strategy import autotune, timing_cache
+from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, KernelVariant, Operand, same
 from hfta_nb.engine.kernels.strategy.times import Kept
-from hfta_nb.engine.kernels.strategy.trials import killed, take_up, trying, under_trial
-from hfta_nb.engine.kernels.strategy.variants import PLAIN, KernelVariant, Operand, same
+from hfta_nb.engine.kernels.strategy.variant_trials import killed, take_up, trying, under_trial
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
 KILLER = """
 import os, signal, torch
 from hfta_nb.engine.kernels.strategy import autotune
-from hfta_nb.engine.kernels.strategy.variants import KernelVariant, Operand
+from hfta_nb.engine.kernels.strategy.kernel_variants import KernelVariant, Operand
 torch.set_num_threads(1)
 def deadly(function):
     return lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGSEGV)

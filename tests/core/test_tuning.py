@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
 from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, schedules_of
 from hfta_nb.engine.array.native_libraries import libraries_of
-from hfta_nb.engine.array.schedule import ExecutionSchedule, schedules_of
 from hfta_nb.engine.array.schedule_trial import Trial, fastest, keep, known
 from hfta_nb.engine.kernels.native import build
 from hfta_nb.engine.kernels.strategy import timing_cache

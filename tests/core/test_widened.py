@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.kernels.strategy import autotune
+from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, Operand, variants_of
 from hfta_nb.engine.kernels.strategy.times import Kept, Times
-from hfta_nb.engine.kernels.strategy.variants import PLAIN, Operand, variants_of
 from hfta_nb.engine.kernels.strategy.widened import HALVES, Widened
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hfta_nb.workers.crews.executor import Terms
-from hfta_nb.workers.crews.places import Places
-from hfta_nb.workers.crews.turns import Turn
+from hfta_nb.workers.crews.worker_places import Places
+from hfta_nb.workers.crews.worker_turns import Turn
 
 
 @dataclass(eq=False)

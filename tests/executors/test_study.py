@@ -139,7 +139,7 @@ def test_a_way_that_ends_the_worker_is_given_up_and_the_run_begins_again(
 
     def build(width: int = 4, in_features: int = 1, out_features: int = 1) -> nn.Module:
         from hfta_nb.engine.kernels.strategy import autotune
-        from hfta_nb.engine.kernels.strategy.variants import KernelVariant
+        from hfta_nb.engine.kernels.strategy.kernel_variants import KernelVariant
 
         def ways(function: object, *given: object) -> list[KernelVariant]:
             return [KernelVariant("deadly", lambda _: deadly)] if str(function) == "aten.baddbmm.default" else []

@@ -13,7 +13,7 @@ from torch import Tensor
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import DistributedError
-from hfta_nb.workers.distributed.rows import bounds, sizes_of
+from hfta_nb.workers.distributed.rank_rows import bounds, sizes_of
 from tests.fleet import rank_cases
 from tests.fleet.rank_cases import EQUAL, Normed, batches, fused
 from tests.fleet.rank_main import main

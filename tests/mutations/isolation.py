@@ -63,7 +63,7 @@ FAULTS = (
     ),
     Fault(
         "lost-member",
-        "hfta_nb/train/progress.py",
+        "hfta_nb/train/group_progress.py",
         "finite = torch.isfinite(block).all(0).tolist()",
         "finite = [bool(torch.isfinite(block).all())] * len(self.members.ids)",
         "a member that diverges ends all members of its array",

@@ -15,7 +15,7 @@ FAULTS = (
     ),
     Fault(
         "checkpoint-scales",
-        "hfta_nb/train/step/fused.py",
+        "hfta_nb/train/step/array_step.py",
         '        if self.scaler is not None:\n            self.scaler.load_state_dict(state["scaler"])\n',
         "",
         "loss scales begin anew when a run is resumed",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hfta_nb.cli.arguments import parse
+from hfta_nb.cli.options import parse
 from tests.pages.blocks import DOCS, blocks, marks, pages, run
 
 WITH_PYTHON = [p for p in pages() if any(b.language == "python" for b in blocks(p))]

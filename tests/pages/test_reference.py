@@ -12,7 +12,7 @@ import hfta_nb as hfta
 from docs._site import api, sources, tables
 from docs._site.layout import ROOT
 from docs._site.meanings import MEANINGS, OF_FAMILY, meaning
-from hfta_nb.cli.arguments import parse
+from hfta_nb.cli.options import parse
 from hfta_nb.data.augment import AXES
 from hfta_nb.data.readers import READERS
 from hfta_nb.models.training_axes import OPTIMIZERS, TRAINING_AXES

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ui.bench import GRID, Clock, Make, Runs
 
-from hfta_nb.ui import Workbench, follower, session
+from hfta_nb.ui import Workbench, run_follower, session
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which the screen is drawn."""
     made = Clock()
-    monkeypatch.setattr(follower, "time", SimpleNamespace(monotonic=made))
+    monkeypatch.setattr(run_follower, "time", SimpleNamespace(monotonic=made))
     return made
 
 

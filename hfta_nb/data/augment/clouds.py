@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hfta_nb.data.augment.draws import Draws
+from hfta_nb.data.augment.random_numbers import Draws
 
 LIMIT = 5.0
 """Noise is clipped beyond this many standard deviations (Qi et al. 2017: deviation 0.01, limit 0.05)."""

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from hfta_nb.data.augment.draws import Draws
+from hfta_nb.data.augment.random_numbers import Draws
 
 GREY = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in brightness (ITU-R BT.601)."""

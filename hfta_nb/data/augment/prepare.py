@@ -10,9 +10,9 @@ from torch import Tensor
 
 from hfta_nb.data import AnyData, Once, Samples
 from hfta_nb.data.augment import clouds, images
-from hfta_nb.data.augment.axes import CLOUDS, Setting
-from hfta_nb.data.augment.draws import Draws
-from hfta_nb.data.augment.kinds import kind_of
+from hfta_nb.data.augment.augmentable import kind_of
+from hfta_nb.data.augment.augmentation_axes import CLOUDS, Setting
+from hfta_nb.data.augment.random_numbers import Draws
 from hfta_nb.data.augment.statistics import Statistics
 
 Pair = tuple[Any, Any]

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.engine.array import execution_schedule, fusing, surgery, tensor_storage
 from hfta_nb.engine.array import extra_states as extras
-from hfta_nb.engine.array import fusing, schedule, storage, surgery
 from hfta_nb.engine.array.extra_states import kept_beside
 from hfta_nb.engine.array.fused import FusedArray
 from hfta_nb.engine.array.fused_losses import held
@@ -27,9 +27,9 @@ from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.gradients import Arguments, call_module
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.model_hooks import writing_classes
-from hfta_nb.engine.eager.numbers import is_number, tensor_of_number
 from hfta_nb.engine.eager.ownership import owner_of
-from hfta_nb.engine.kernels.strategy import timing_cache, trials
+from hfta_nb.engine.eager.returned_numbers import is_number, tensor_of_number
+from hfta_nb.engine.kernels.strategy import timing_cache, variant_trials
 from hfta_nb.engine.members.copying import copied_module
 from hfta_nb.engine.members.generators import seeded_state, streams_apart
 from hfta_nb.engine.members.held_losses import HeldLoss, attach, of_member, submodule_of, take_losses, unseen
@@ -189,7 +189,7 @@ def own_names(array: FusedArray, index: int) -> dict[str, str]:
 
 def own_tensors(array: FusedArray, index: int) -> dict[str, Tensor]:
     """Views of a member's parameters and buffers, without padding, by the names of its plain module."""
-    return storage.own_tensors(array._state, index)
+    return tensor_storage.own_tensors(array._state, index)
 
 
 def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
@@ -218,8 +218,8 @@ def tuning_of(array: FusedArray, what: str) -> Tuning:
 
 
 def untimed_block_size(array: FusedArray) -> int:
-    """The block size to use if nothing may be timed; see `schedule.untimed_block_size`."""
-    return schedule.untimed_block_size(array._state)
+    """The block size to use if nothing may be timed; see `execution_schedule.untimed_block_size`."""
+    return execution_schedule.untimed_block_size(array._state)
 
 
 def checkpoint(array: FusedArray, on: bool) -> None:
@@ -247,4 +247,4 @@ def under_trial(pid: int, environment: Mapping[str, str]) -> str:
         environment: its variables.
     """
     folder = timing_cache.folder(environment)
-    return "" if folder is None else trials.under_trial(folder, pid)
+    return "" if folder is None else variant_trials.under_trial(folder, pid)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hfta_nb.engine.array.storage import own_tensors
+from hfta_nb.engine.array.tensor_storage import own_tensors
 from hfta_nb.engine.eager import attributes
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.state import ArrayState

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.array import fused_losses, storage, surgery
+from hfta_nb.engine.array import fused_losses, surgery, tensor_storage
 from hfta_nb.engine.array.answers import Answering
+from hfta_nb.engine.array.array_settings import Adjustable
 from hfta_nb.engine.array.explaining import rows_of, shown, table
 from hfta_nb.engine.array.lazy import materialise
 from hfta_nb.engine.array.own_losses import OwnLosses
 from hfta_nb.engine.array.saving import Savable
 from hfta_nb.engine.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.engine.array.self_tuning import SelfTuning
-from hfta_nb.engine.array.settings import Adjustable
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.contexts import not_compiled, own_execution
 from hfta_nb.engine.eager.engine import Engine
 from hfta_nb.engine.eager.gradients import function_call, target_of
 from hfta_nb.engine.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.engine.eager.ownership import set_owner
-from hfta_nb.engine.eager.placement import Placement
+from hfta_nb.engine.eager.replaced_tensors import Placement
 from hfta_nb.engine.eager.retry import RetryHelpers
 from hfta_nb.engine.eager.shared_input_warning import warn_of_summed_gradients
 from hfta_nb.engine.eager.state import ArrayState
@@ -364,7 +364,7 @@ class FusedArray(Adjustable, Answering, Savable):
                 module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         else:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-            storage.build(self._state)
+            tensor_storage.build(self._state)
             self._laid()
         self.generators.to(next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device))
         return self
@@ -372,7 +372,7 @@ class FusedArray(Adjustable, Answering, Savable):
     # Internal.
 
     def _regrow(self) -> None:
-        storage.resize_buffers(self._state)
+        tensor_storage.resize_buffers(self._state)
         self._laid()
 
     def _materialise(self, inputs: Inputs) -> None:
@@ -383,7 +383,7 @@ class FusedArray(Adjustable, Answering, Savable):
     def _taken(self) -> None:
         """Take over the containers of the skeleton, so that names and flags are those of the plain module."""
         # The skeleton is one plain module: calls go through it with a member's tensors in place.
-        storage.show_members(self, self._state)
+        tensor_storage.show_members(self, self._state)
         self.training = self._skeleton.training
         self._laid()
 
@@ -420,6 +420,6 @@ class FusedArray(Adjustable, Answering, Savable):
         if not self._placement.moved():
             return []
         given = self._placement.check()
-        storage.build(self._state)
+        tensor_storage.build(self._state)
         self._laid()
         return given

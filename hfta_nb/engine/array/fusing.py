@@ -11,7 +11,7 @@ from torch import nn
 from hfta_nb.engine.array.fused import FusedArray
 from hfta_nb.engine.array.lazy import check_settled, copied, has_lazy
 from hfta_nb.engine.array.stack import blueprint, check_members, stack_members
-from hfta_nb.engine.array.storage import take
+from hfta_nb.engine.array.tensor_storage import take
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.model_hooks import check_hooks

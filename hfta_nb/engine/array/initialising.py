@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.array import storage, surgery
+from hfta_nb.engine.array import surgery, tensor_storage
 from hfta_nb.engine.eager.mutable_values import same_value
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.generators import current_state, set_state, streams_apart
@@ -50,7 +50,7 @@ def apply(state: ArrayState, function: Callable[[nn.Module], Any], run: Callable
     rows = [_values(state, i, module) for i, module in enumerate(plain)]
     with torch.no_grad():
         for i, row in enumerate(rows):
-            for name, own in storage.own_tensors(state, i).items():
+            for name, own in tensor_storage.own_tensors(state, i).items():
                 own.copy_(row[name])
 
 
@@ -69,7 +69,7 @@ def _writes(state: ArrayState, run: Callable[[], Any]) -> bool:
 def _values(state: ArrayState, index: int, plain: nn.Module) -> dict[str, Tensor]:
     """A plain module's tensors by name, which must be those of the member."""
     found = {name: t.detach() for name, t in [*plain.named_parameters(), *plain.named_buffers()]}
-    for name, own in storage.own_tensors(state, index).items():
+    for name, own in tensor_storage.own_tensors(state, index).items():
         given = found.get(name)
         if given is None or (given.shape, given.dtype) != (own.shape, own.dtype):
             got = None if given is None else f"{list(given.shape)}, {given.dtype}"

@@ -11,7 +11,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from hfta_nb.engine.array.stack import check_members, stack_members
-from hfta_nb.engine.array.storage import take
+from hfta_nb.engine.array.tensor_storage import take
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.gradients import call_module

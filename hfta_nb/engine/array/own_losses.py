@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.array.storage import take
+from hfta_nb.engine.array.tensor_storage import take
 from hfta_nb.engine.broadcasts import called
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.current_member import current

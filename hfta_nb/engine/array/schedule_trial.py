@@ -6,8 +6,8 @@ import math
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
+from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.engine.array.native_libraries import available
-from hfta_nb.engine.array.schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.strategy.autotune import clock_of
 from hfta_nb.engine.kernels.strategy.times import Times

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, chosen, schedules_of, slow_together
 from hfta_nb.engine.array.native_libraries import available
-from hfta_nb.engine.array.schedule import ExecutionSchedule, chosen, schedules_of, slow_together
 from hfta_nb.engine.array.schedule_trial import Trial, by_name, fastest, keep, known, told
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from hfta_nb.engine.array.schedule import ExecutionSchedule, slow_together
+from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, slow_together
 from hfta_nb.engine.array.schedule_tuner import Tuning, detached_inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.array.extra_states import kept_beside, put_extra_states
 from hfta_nb.engine.array.lazy import check_settled, copied
 from hfta_nb.engine.array.saving import STREAMS, put_row
-from hfta_nb.engine.array.storage import own_tensors, take
+from hfta_nb.engine.array.tensor_storage import own_tensors, take
 from hfta_nb.engine.eager import attributes
 from hfta_nb.engine.eager.attributes import Attributes
 from hfta_nb.engine.eager.handlers import install

@@ -11,8 +11,8 @@ from torch.overrides import _get_current_function_mode_stack
 
 from hfta_nb.engine.members.tree import flatten, tensor_map, versions
 from hfta_nb.engine.padded.tags import tag_of
-from hfta_nb.engine.rules.base import Context, RuleMode
-from hfta_nb.engine.rules.members import each_member, joined
+from hfta_nb.engine.rules.member_by_member import each_member, joined
+from hfta_nb.engine.rules.rule_mode import Context, RuleMode
 from hfta_nb.errors import HftaError, out_of_memory
 
 

@@ -27,9 +27,9 @@ from hfta_nb.engine.eager.mutable_values import (
 )
 from hfta_nb.engine.eager.new_parameters import no_new_parameters
 from hfta_nb.engine.eager.shared_memory import overlapping, parts, view_error
-from hfta_nb.engine.members.held import walk
+from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.tensor_slots import TensorSlots
-from hfta_nb.engine.rules.base import Context, Disagreement
+from hfta_nb.engine.rules.rule_mode import Context, Disagreement
 
 AttributeKey = tuple[str, str]
 """Path of a submodule, and the name of its attribute."""

@@ -19,7 +19,7 @@ from hfta_nb.engine.eager.autograd_nodes import nodes, own_function, reached
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.compare_outcomes import differences, sensitive
 from hfta_nb.engine.eager.differentiate import vector_jacobian
-from hfta_nb.engine.eager.outcome import MemberOutcome, differentiable, gradient_outcome
+from hfta_nb.engine.eager.member_outcome import MemberOutcome, differentiable, gradient_outcome
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.plain_run import PlainRun
 from hfta_nb.engine.eager.state import ArrayState

@@ -27,7 +27,7 @@ from hfta_nb.engine.members.generators import MemberGenerators, current_state, s
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.members.tree import Rebuild, flatten, unflatten
 from hfta_nb.engine.rules import Context, Disagreement, rule_mode
-from hfta_nb.engine.rules.base import vmap_level
+from hfta_nb.engine.rules.rule_mode import vmap_level
 
 _KINDS = ("cpu", "cuda")
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.eager.divergence import Mismatch
+from hfta_nb.engine.eager.member_outcome import MemberOutcome
 from hfta_nb.engine.eager.mutable_values import same_value
-from hfta_nb.engine.eager.outcome import MemberOutcome
 from hfta_nb.engine.eager.tolerance import allowed_difference, close, largest_value, tolerance_of
 
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)

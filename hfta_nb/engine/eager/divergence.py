@@ -12,7 +12,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from hfta_nb.engine.eager.tolerance import close, largest_value
 from hfta_nb.engine.members.tree import flatten
-from hfta_nb.engine.rules.base import Context, Disagreement, RuleMode
+from hfta_nb.engine.rules.rule_mode import Context, Disagreement, RuleMode
 
 Rows = Callable[[list[Tensor]], list[Tensor]]
 

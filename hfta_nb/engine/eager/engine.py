@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.eager.after_backward import BackwardChanges
 from hfta_nb.engine.eager.attributes import AttributeKey, Attributes, tracked_attributes
+from hfta_nb.engine.eager.block_results import concatenate
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.checkpointing import recomputed_alone
 from hfta_nb.engine.eager.executable_module import Architectures, BlockTensors, ExecutableModule
@@ -21,7 +22,6 @@ from hfta_nb.engine.eager.frozen_in_forward import learning_kept
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.intercept import Handler, intercepted
 from hfta_nb.engine.eager.member_modules import MemberModules, grown_buffers, restore_storage
-from hfta_nb.engine.eager.results import concatenate
 from hfta_nb.engine.eager.shared_memory import views_of
 from hfta_nb.engine.eager.shown_attributes import ShownAttributes
 from hfta_nb.engine.eager.unused import note_usage
@@ -30,8 +30,8 @@ from hfta_nb.engine.members.process_streams import ProcessStreams
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.engine.rules import AloneMode, Context, Disagreement, rule_mode
-from hfta_nb.engine.rules.base import Usage, vmap_level
 from hfta_nb.engine.rules.call_path import CallPath
+from hfta_nb.engine.rules.rule_mode import Usage, vmap_level
 from hfta_nb.errors import FusionError
 
 Call = Callable[[nn.Module, list[Any]], Any]

@@ -7,7 +7,7 @@ import copy
 from torch import nn
 
 from hfta_nb.engine.eager.fallback import path_of
-from hfta_nb.engine.rules.base import SharedWrite
+from hfta_nb.engine.rules.rule_mode import SharedWrite
 
 
 class ExecutionSettings:

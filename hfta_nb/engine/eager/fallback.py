@@ -19,8 +19,8 @@ from hfta_nb.engine.eager.model_hooks import hooked, writing_classes
 from hfta_nb.engine.eager.unused import note_usage
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.members.tree import flatten, unflatten, versions
-from hfta_nb.engine.rules.base import Context, Disagreement, SharedWrite
-from hfta_nb.engine.rules.members import joined
+from hfta_nb.engine.rules.member_by_member import joined
+from hfta_nb.engine.rules.rule_mode import Context, Disagreement, SharedWrite
 from hfta_nb.errors import MemberError
 from hfta_nb.errors.own_lines import told
 

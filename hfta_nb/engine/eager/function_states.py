@@ -26,9 +26,9 @@ from hfta_nb.engine.eager.mutable_values import copy_value, is_mutable, same_val
 from hfta_nb.engine.eager.reach import Reach
 from hfta_nb.engine.eager.shared_memory import Key, Watched, overlapping, parts, view_error
 from hfta_nb.engine.eager.shown_attributes import divided, together
-from hfta_nb.engine.members.held import walk
+from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.tree import flatten
-from hfta_nb.engine.rules.base import Context, Disagreement
+from hfta_nb.engine.rules.rule_mode import Context, Disagreement
 from hfta_nb.errors import FusionError
 
 Place = tuple[Holder, Any]

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.broadcasts import called
 from hfta_nb.engine.eager.autograd_nodes import nodes, own_function
+from hfta_nb.engine.eager.block_results import concatenate
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.current_member import current
 from hfta_nb.engine.eager.differentiate import add_to_grad, hooks_later
 from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.engine.eager.functions_in_backward import unchanged
-from hfta_nb.engine.eager.numbers import as_tensors, is_number
-from hfta_nb.engine.eager.results import concatenate
+from hfta_nb.engine.eager.returned_numbers import as_tensors, is_number
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.held_losses import of_member, unseen
 from hfta_nb.engine.members.tree import tensor_map

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from hfta_nb.engine.rules.base import Context, vmap_level
+from hfta_nb.engine.rules.rule_mode import Context, vmap_level
 
 Handler = Callable[[Context, nn.Module, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """``handler(context, module, forward, args, kwargs)`` returns the result in place of ``forward(*args, **kwargs)``.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb.engine.eager.mutable_values import Memo, agree, copy_value
 from hfta_nb.engine.members.tree import flatten, unflatten
-from hfta_nb.engine.rules.base import Context, Disagreement
+from hfta_nb.engine.rules.rule_mode import Context, Disagreement
 
 K = TypeVar("K")
 

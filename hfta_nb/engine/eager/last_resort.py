@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hfta_nb.engine.eager.call_inputs import Inputs
-from hfta_nb.engine.eager.outcome import Computation, copied_leaves
+from hfta_nb.engine.eager.member_outcome import Computation, copied_leaves
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing
 from hfta_nb.engine.members.process_streams import streams_kept

@@ -12,7 +12,7 @@ from hfta_nb.engine.eager.after_backward import Rows
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.engine import Block
 from hfta_nb.engine.eager.hooks_in_backward import unseen_by_hooks
-from hfta_nb.engine.eager.outcome import (
+from hfta_nb.engine.eager.member_outcome import (
     BUFFER,
     PARAMETER,
     Computation,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from hfta_nb.engine.members.copying import rebind
-from hfta_nb.engine.members.held import walk
+from hfta_nb.engine.members.held_values import walk
 
 _PATHS: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 """The paths of modules that values refer to."""

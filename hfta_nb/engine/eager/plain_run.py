@@ -14,7 +14,7 @@ from hfta_nb.engine.eager.differentiate import add_to_grad
 from hfta_nb.engine.eager.function_states import Place
 from hfta_nb.engine.eager.functions_in_backward import unchanged
 from hfta_nb.engine.eager.hooks_in_backward import unseen_by_hooks
-from hfta_nb.engine.eager.outcome import (
+from hfta_nb.engine.eager.member_outcome import (
     BUFFER,
     PARAMETER,
     Computation,
@@ -30,7 +30,7 @@ from hfta_nb.engine.eager.outcome import (
 )
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members import process_streams
 from hfta_nb.engine.rules.autocast import uncast
 
@@ -120,7 +120,7 @@ class PlainRun:
         with torch.no_grad():
             for p in learned:
                 signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
-                p.mul_(1 + precision.rounding(p.device, p.dtype) * signs)
+                p.mul_(1 + matmul_precision.rounding(p.device, p.dtype) * signs)
         if learned:
             return self._run(plain, None, differentiate)
         leaves = copied_leaves(self._leaves)
@@ -128,7 +128,9 @@ class PlainRun:
             for v, own in zip(leaves, self._own, strict=True):
                 if own and v.is_floating_point():
                     fewer = torch.randint(0, 2, v.shape, generator=generator).to(v)
-                    v.mul_(1 - precision.rounding(v.device, v.dtype) * fewer)  # a probability stays within [0, 1]
+                    v.mul_(
+                        1 - matmul_precision.rounding(v.device, v.dtype) * fewer
+                    )  # a probability stays within [0, 1]
         return self._run(plain, leaves, differentiate)
 
     def _run(

@@ -18,8 +18,8 @@ from hfta_nb.engine.eager.functions_in_backward import follow
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.hidden_names import tell_of_hidden
 from hfta_nb.engine.eager.last_resort import runs_alone
+from hfta_nb.engine.eager.member_outcome import Computation
 from hfta_nb.engine.eager.model_hooks import called_beside
-from hfta_nb.engine.eager.outcome import Computation
 from hfta_nb.engine.eager.shared_input_warning import warn_of_shared_input
 from hfta_nb.engine.eager.shared_modules import refuse_views, tell_of_changes
 from hfta_nb.engine.eager.state import ArrayState, Snapshot

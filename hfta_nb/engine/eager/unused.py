@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hfta_nb.engine.eager.autograd_nodes import nodes, own_function
 from hfta_nb.engine.members.tree import flatten
-from hfta_nb.engine.rules.base import Usage
+from hfta_nb.engine.rules.rule_mode import Usage
 
 
 def note_usage(usage: Usage, index: int, result: Any, rows: Mapping[str, Tensor]) -> None:

@@ -22,7 +22,7 @@ from hfta_nb.engine.eager.compare_outcomes import differences, mismatch, sensiti
 from hfta_nb.engine.eager.divergence import first_divergence, rows_of
 from hfta_nb.engine.eager.functions_in_backward import BackwardChangeError
 from hfta_nb.engine.eager.member_gradients import MemberGradients
-from hfta_nb.engine.eager.outcome import (
+from hfta_nb.engine.eager.member_outcome import (
     BUFFER,
     INPUT_GRADIENT,
     PARAMETER,

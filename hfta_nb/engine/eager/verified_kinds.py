@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.caller_backward import comparable_later
-from hfta_nb.engine.eager.outcome import Computation
+from hfta_nb.engine.eager.member_outcome import Computation
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.eager.verification import Verification
 from hfta_nb.engine.kernels.cuda_graphs import capturing

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from hfta_nb.engine.members.flattening import restore_flattening
-from hfta_nb.engine.members.held import cells, walk
+from hfta_nb.engine.members.held_values import cells, walk
 from hfta_nb.engine.members.marks import mark_copies
 from hfta_nb.errors import FusionError
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.members.held import cells, inside, walk
+from hfta_nb.engine.members.held_values import cells, inside, walk
 from hfta_nb.engine.members.marks import mark_all
 
 

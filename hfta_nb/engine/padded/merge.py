@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from hfta_nb.engine.members.held_losses import losses_of
 from hfta_nb.engine.members.marks import marked
 from hfta_nb.engine.padded.align import aligned
+from hfta_nb.engine.padded.attribute_values import reconcilable, reconciled
 from hfta_nb.engine.padded.compare import INTERNAL, Comparison
 from hfta_nb.engine.padded.unlike import Holder, Unlike
-from hfta_nb.engine.padded.values import reconcilable, reconciled
 from hfta_nb.engine.padded.why import REMEDY, Why, ends_apart
 from hfta_nb.errors import FusionError
 

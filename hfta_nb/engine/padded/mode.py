@@ -10,8 +10,8 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.overrides import TorchFunctionMode
 
-from hfta_nb.engine.padded.groups import PerMemberFunction, begin, by_groups, end, running
-from hfta_nb.engine.padded.numbers import Varied
+from hfta_nb.engine.padded.member_numbers import Varied
+from hfta_nb.engine.padded.size_groups import PerMemberFunction, begin, by_groups, end, running
 from hfta_nb.engine.padded.tags import Counts, Tag, tag_of, tagged
 from hfta_nb.engine.rules import Context
 

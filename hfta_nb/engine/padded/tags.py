@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.padded.numbers import vary
+from hfta_nb.engine.padded.member_numbers import vary
 
 Counts = tuple[int, ...]
 """The number of entries along a dimension, per member of the active block."""

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from hfta_nb.engine.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.members.views import narrowed
+from hfta_nb.engine.padded.argument_tree import take_apart
 from hfta_nb.engine.padded.compare import difference
-from hfta_nb.engine.padded.groups import Part, combined, nested
 from hfta_nb.engine.padded.mode import PaddedMode, active
+from hfta_nb.engine.padded.size_groups import Part, combined, nested
 from hfta_nb.engine.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views
-from hfta_nb.engine.padded.tree import take_apart
 from hfta_nb.engine.rules import Context, Disagreement
 from hfta_nb.engine.rules.by_kind import by_kind, name_of
 

@@ -19,10 +19,10 @@ from torch import Tensor
 from hfta_nb.engine.kernels.native.binding import Binding
 from hfta_nb.engine.kernels.native.product import Compiled
 from hfta_nb.engine.kernels.native.recurrent import BOUND
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice
-from hfta_nb.engine.kernels.strategy.streams import runner_of
-from hfta_nb.engine.kernels.strategy.variants import PRODUCTS
+from hfta_nb.engine.kernels.strategy.gpu_streams import runner_of
+from hfta_nb.engine.kernels.strategy.kernel_variants import PRODUCTS
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.threads import run_parallel
 from hfta_nb.engine.replay.draws import draws_unbound, with_stream
@@ -103,9 +103,14 @@ class _Builder:
     def settings(self) -> list[str]:
         """The possible settings of oneDNN's products for a run on several threads, the current one first."""
         on_cpu = all(t.device.type == "cpu" for t in self.trace.held[:1])
-        free = on_cpu and self.measured and precision.can_switch() and precision.get() != precision.ONEDNN
+        free = (
+            on_cpu
+            and self.measured
+            and matmul_precision.can_switch()
+            and matmul_precision.get() != matmul_precision.ONEDNN
+        )
         asks = all(indifferent(c) or c.function in PRODUCTS for c in self.calls)
-        return [precision.get(), *([precision.ONEDNN] if free and asks else [])]
+        return [matmul_precision.get(), *([matmul_precision.ONEDNN] if free and asks else [])]
 
     def build(self, generators: MemberGenerators, steady: str | None = None) -> Program:
         exact = not self.measured

@@ -13,20 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.engine.eager.block_results import concatenate
 from hfta_nb.engine.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.engine.eager.gradients import call_module, loss_call
-from hfta_nb.engine.eager.outcome import Computation, differentiable
+from hfta_nb.engine.eager.member_outcome import Computation, differentiable
 from hfta_nb.engine.eager.recomputation import in_backward, refuse_checkpoint, same_streams
-from hfta_nb.engine.eager.results import concatenate
 from hfta_nb.engine.eager.retry import RetryHelpers, run_with_retry
 from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.replay.evaluation import CapturedResults
 from hfta_nb.engine.replay.forward import CapturedForwards
 from hfta_nb.engine.replay.layouts import LAST
 from hfta_nb.engine.replay.program_cache import ProgramCache
-from hfta_nb.engine.replay.results import CapturedResults
 from hfta_nb.engine.replay.steps import BackwardArgs, CapturedSteps
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.kernels.native.product import Bound
-from hfta_nb.engine.kernels.strategy.variants import PRODUCTS
+from hfta_nb.engine.kernels.strategy.kernel_variants import PRODUCTS
 from hfta_nb.engine.replay.trace import BufferView, Instruction
 
 _aten = torch.ops.aten

@@ -23,11 +23,11 @@ from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.native import build
 from hfta_nb.engine.kernels.strategy.autotune import clock_of
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 from hfta_nb.engine.kernels.strategy.sandbox import Tried, survives
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
-from hfta_nb.engine.kernels.strategy.trials import killed, trying
-from hfta_nb.engine.kernels.strategy.variants import Operand
+from hfta_nb.engine.kernels.strategy.variant_trials import killed, trying
 from hfta_nb.engine.replay.source import Source
 from hfta_nb.engine.replay.trace import BufferView
 from hfta_nb.engine.replay.verify import left_alone, outcome

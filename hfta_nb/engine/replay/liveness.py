@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hfta_nb.engine.kernels.strategy.variants import Operand
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 from hfta_nb.engine.replay.out_variants import SHAPE_ONLY
 from hfta_nb.engine.replay.trace import BufferView, Instruction, Trace
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.replay.dynamic_call import Fetch, copied
@@ -81,7 +81,7 @@ class Program:
         """Run some of the steps, below autograd and autocast; returns `results` in memory of their own."""
         if self.setting is None:
             return self._executed(steps, results, gradients, generators, lanes)
-        with precision.switching():
+        with matmul_precision.switching():
             return self._executed(steps, results, gradients, generators, lanes)
 
     def _executed(
@@ -113,4 +113,4 @@ class Program:
         finally:
             torch._C._set_grad_enabled(on)
             if self.setting is not None:
-                precision.switch(self.setting)()
+                matmul_precision.switch(self.setting)()

@@ -13,7 +13,7 @@ from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.gradients import Gradients
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.kernels.strategy import streams
+from hfta_nb.engine.kernels.strategy import gpu_streams
 from hfta_nb.engine.members.threads import available_threads
 from hfta_nb.engine.members.tree import flatten
 from hfta_nb.engine.replay import layouts
@@ -66,7 +66,7 @@ class RecordedGradients(Gradients):
         self.grads: list[Tensor] = []
         self.trouble = ""
         if recorder.device.type == "cuda":
-            recorder.trace.lanes = streams.MOST
+            recorder.trace.lanes = gpu_streams.MOST
         elif state.settings.threads == "blocks" and recorder.device.type == "cpu":
             recorder.trace.lanes = available_threads()
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.kernels.native.recurrent import BOUND
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice, choose, made
-from hfta_nb.engine.kernels.strategy.norms import BATCH_NORM, batch_norm, in_groups
-from hfta_nb.engine.kernels.strategy.variants import PLAIN, PRODUCTS, KernelVariant, Operand
+from hfta_nb.engine.kernels.strategy.channels_last_norms import BATCH_NORM, batch_norm, in_groups
+from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, PRODUCTS, KernelVariant, Operand
 from hfta_nb.engine.replay.image_norm_kernels import Kernel
 from hfta_nb.engine.replay.native_calls import NativeCall
 from hfta_nb.engine.replay.out_variants import KERNELS, bare
@@ -46,7 +46,7 @@ class KernelSelector:
     def __init__(self, on: bool, device: torch.device, still: Collection[int], steady: str | None = None) -> None:
         self.on, self.device, self.still = on, device, still
         self.choices: dict[str, Choice] = {}
-        self._before = self._now = precision.get()
+        self._before = self._now = matmul_precision.get()
         self._wanted = self._before
         self.steady, self.seconds = steady, 0.0
         self._copies: dict[BufferView, Tensor] = {}
@@ -95,7 +95,7 @@ class KernelSelector:
         return made(choice.chosen, called), args
 
     def _steadily(self, way: KernelVariant) -> bool:
-        if self.steady == precision.ONEDNN != self._before:
+        if self.steady == matmul_precision.ONEDNN != self._before:
             return way.name != PLAIN  # it would use oneDNN as well
         return way.setting is None
 
@@ -121,7 +121,7 @@ class KernelSelector:
         steps, self._copying = self._copying, []
         if self._wanted != self._now:
             self._now = self._wanted
-            steps.append(precision.switch(self._now))
+            steps.append(matmul_precision.switch(self._now))
         return steps
 
     def restore_setting(self) -> list[Callable[[], Any]]:
@@ -136,7 +136,7 @@ class KernelSelector:
 
     def opening(self) -> Callable[[], Any] | None:
         """The first step of a run."""
-        return None if self.steady in (None, self._before) else precision.switch(str(self.steady))
+        return None if self.steady in (None, self._before) else matmul_precision.switch(str(self.steady))
 
     # Copies that several kernels share.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members.per_member import PerMember
 from hfta_nb.engine.members.threads import available_threads
 from hfta_nb.engine.replay.trace import NotRecordableError
@@ -19,7 +19,7 @@ def state_of(state: ArrayState) -> tuple[Any, ...]:
     """The part of the signature that does not depend on inputs."""
     how = state.settings
     lanes = available_threads() if how.threads == "blocks" else 0
-    float32 = precision.float32(state.generators.device)
+    float32 = matmul_precision.float32(state.generators.device)
     training = state.skeleton.training
     return how.block_size, how.threads, lanes, how.fast_rng, training, float32, settings()
 
@@ -104,6 +104,6 @@ def settings() -> tuple[Any, ...]:
         and tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
         torch._C._get_deterministic_algorithms(),  # called by torch's own properties; this takes a tenth of the time
         torch._C._get_mkldnn_enabled(),
-        precision.get(),
+        matmul_precision.get(),
         torch._C._get_cudnn_enabled(),
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members.arena import Arena
 from hfta_nb.engine.rules.autocast import half_under_way
 
@@ -220,7 +220,7 @@ def _rounding(tensor: Tensor) -> float:
     """The tolerance relative to the largest value: 64 times the rounding of sums, or 8 times that of factors which are
     rounded to fewer bits."""
     own = torch.finfo(tensor.dtype).eps
-    return max(64 * own, 8 * precision.rounding(tensor.device, tensor.dtype))
+    return max(64 * own, 8 * matmul_precision.rounding(tensor.device, tensor.dtype))
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:

@@ -23,10 +23,10 @@ from hfta_nb.engine.rules import (
     pooling,
     random,
     recurrent,
-    values,
+    tensor_values,
 )
-from hfta_nb.engine.rules.base import Context, Disagreement, Rule, RuleMode, SharedWrite
-from hfta_nb.engine.rules.members import by_members
+from hfta_nb.engine.rules.member_by_member import by_members
+from hfta_nb.engine.rules.rule_mode import Context, Disagreement, Rule, RuleMode, SharedWrite
 
 RULES: dict[object, Rule] = {
     **linear.RULES,
@@ -40,7 +40,7 @@ RULES: dict[object, Rule] = {
     **likelihood.RULES,
     **factories.RULES,
     **random.RULES,
-    **values.RULES,
+    **tensor_values.RULES,
 }
 """All rules, by function."""
 

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.kernels.strategy import autotune
+from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED, PLAIN
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
-from hfta_nb.engine.kernels.strategy.trials import killed, trying
-from hfta_nb.engine.kernels.strategy.variants import COMPILED, PLAIN
+from hfta_nb.engine.kernels.strategy.variant_trials import killed, trying
 from hfta_nb.engine.members.threads import available_threads
 from hfta_nb.engine.members.untraced import untraced
 

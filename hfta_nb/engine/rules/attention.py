@@ -9,8 +9,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule, arguments
-from hfta_nb.engine.rules.members import member_by_member
+from hfta_nb.engine.rules.member_by_member import member_by_member
+from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments
 
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 

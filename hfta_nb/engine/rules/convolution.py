@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members.untraced import untraced
-from hfta_nb.engine.rules.base import Context, Rule, arguments, memory_order, stored_as
+from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments, memory_order, stored_as
 
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _NAMES_TRANSPOSED = (*_NAMES[:5], "output_padding", "groups", "dilation")
@@ -102,7 +102,7 @@ def _crosses_groups(function: Callable[..., Any], given: dict[str, Any]) -> bool
     depthwise = function in _POINTWISE and weight.shape[1] == 1
     if depthwise or weight.shape[0] // groups % _TILE == weight.shape[1] % _TILE == 0:
         return False
-    return x.dtype != torch.float32 or "tf32" in precision.float32(x.device)
+    return x.dtype != torch.float32 or "tf32" in matmul_precision.float32(x.device)
 
 
 _TILE = 16

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.engine.members.untraced import untraced
-from hfta_nb.engine.rules.base import Context, Rule, arguments
+from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments
 
 _NAMES = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 

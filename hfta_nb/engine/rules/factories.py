@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule
+from hfta_nb.engine.rules.rule_mode import Context, Rule
 
 
 def _own(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from hfta_nb.engine.rules.base import Rule
-from hfta_nb.engine.rules.members import torch_kernel_per_member
+from hfta_nb.engine.rules.member_by_member import torch_kernel_per_member
+from hfta_nb.engine.rules.rule_mode import Rule
 
 # New in torch 2.13.
 _KERNELS = (F.linear_cross_entropy,) if hasattr(F, "linear_cross_entropy") else ()

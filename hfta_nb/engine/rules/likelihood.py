@@ -13,7 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule, arguments
+from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments
 
 _NAMES = ("input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
 _MORE = ("size_average", "reduce", "label_smoothing")

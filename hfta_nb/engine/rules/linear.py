@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule, arguments
+from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments
 
 
 class _BatchedLinear(torch.autograd.Function):

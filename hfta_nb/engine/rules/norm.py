@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule, arguments, memory_order, stored_as
+from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments, memory_order, stored_as
 
 _NAMES = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule
+from hfta_nb.engine.rules.rule_mode import Context, Rule
 
 
 def _pool(axes: int) -> Rule:

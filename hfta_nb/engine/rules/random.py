@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule, SharedWrite, arguments, function_name
-from hfta_nb.engine.rules.members import member_by_member
+from hfta_nb.engine.rules.member_by_member import member_by_member
+from hfta_nb.engine.rules.rule_mode import Context, Rule, SharedWrite, arguments, function_name
 
 
 def _random_in_place(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from hfta_nb.engine.kernels.native import recurrent as native
 from hfta_nb.engine.rules.alone import own_is_faster
-from hfta_nb.engine.rules.base import Context, Rule, function_name, vmap_level
 from hfta_nb.engine.rules.gru import GRU, Simple
 from hfta_nb.engine.rules.lstm import LSTM, TorchLSTM
-from hfta_nb.engine.rules.members import each_member, torch_kernel_per_member
+from hfta_nb.engine.rules.member_by_member import each_member, torch_kernel_per_member
+from hfta_nb.engine.rules.rule_mode import Context, Rule, function_name, vmap_level
 
 _HOW = "all members at once, step by step"
 

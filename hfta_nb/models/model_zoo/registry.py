@@ -14,7 +14,7 @@ from hfta_nb.models.model_zoo.built_in import BUILT_IN
 from hfta_nb.models.recipes import inputs
 from hfta_nb.models.recipes.functions import from_function
 from hfta_nb.models.recipes.recipe import Family
-from hfta_nb.models.recipes.samples import check_samples
+from hfta_nb.models.recipes.sample_checks import check_samples
 
 _registered: dict[str, Family] = {}
 _watchers: list[Callable[[], None]] = []

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from hfta_nb.data import AnyData, leaves, names_for
-from hfta_nb.data.augment.axes import CLOUDS, IMAGES
-from hfta_nb.data.augment.kinds import NAMED
+from hfta_nb.data.augment.augmentable import NAMED
+from hfta_nb.data.augment.augmentation_axes import CLOUDS, IMAGES
 
 ROWS, TOKENS, FEATURES = "table rows", "tokens", "dense features and categories"
 

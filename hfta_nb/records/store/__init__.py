@@ -17,7 +17,7 @@
 """
 
 from hfta_nb.records.store.database import VERSION
-from hfta_nb.records.store.files import is_full
 from hfta_nb.records.store.store import Store
+from hfta_nb.records.store.tensor_files import is_full
 
 __all__ = ["VERSION", "Store", "is_full"]

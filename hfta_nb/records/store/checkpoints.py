@@ -20,9 +20,9 @@ from torch import Tensor
 
 from hfta_nb.errors import StoreError
 from hfta_nb.records import regular_files
-from hfta_nb.records.store import files, trees
+from hfta_nb.records.store import tensor_files, trees
 from hfta_nb.records.store.database import sum_of, text
-from hfta_nb.records.store.files import Entry
+from hfta_nb.records.store.tensor_files import Entry
 
 KEPT = 2
 """Checkpoints that are kept, the last ones; of each member also its best weights."""
@@ -133,7 +133,7 @@ def end(directory: Path, found: Checkpoint | None, name: str) -> Any:
 
 
 def _put(directory: Path, plain: Any, entry: Entry | None) -> Any:
-    tensors: dict[str, Tensor] = {} if entry is None else files.read(directory, entry)
+    tensors: dict[str, Tensor] = {} if entry is None else tensor_files.read(directory, entry)
     try:
         return trees.put_tensors(plain, tensors)
     except KeyError as error:
@@ -145,7 +145,7 @@ def whole(directory: Path, found: Checkpoint) -> StoreError | None:
     """What is wrong with the files of a checkpoint; None where nothing is."""
     for entry in found.files:
         try:
-            files.verify(directory, entry)
+            tensor_files.verify(directory, entry)
         except StoreError as error:
             return error
     return None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hfta_nb.errors import HftaError, StoreError
 from hfta_nb.records import regular_files
-from hfta_nb.records.store import files
+from hfta_nb.records.store import tensor_files
 
 NAME = "study.sqlite"
 
@@ -78,7 +78,7 @@ def _typed(path: Path, error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", None) or 0
     main, words = code & 0xFF, str(error)
     if main == sqlite3.SQLITE_FULL or words == "database or disk is full":
-        return files.full(path)
+        return tensor_files.full(path)
     if main == sqlite3.SQLITE_IOERR:
         return StoreError(f"can't be read or written ({words})", where=str(path), remedy="is the disk whole, or full?")
     if main in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -201,12 +201,12 @@ def making(path: Path) -> Iterator[sqlite3.Connection]:
     """A new database, filled within and then put in its place whole, unless another process was faster."""
     spare = path.with_name(f"{NAME}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with files.guarded(spare), typed(spare):
+        with tensor_files.guarded(spare), typed(spare):
             with contextlib.closing(sqlite3.connect(spare, isolation_level=None)) as connection:
                 _set_up(connection)
                 create(connection)
                 yield connection
-            files.sync(spare)
+            tensor_files.sync(spare)
             _move_blank(path)
             try:
                 os.link(spare, path)  # which, unlike a replacement, fails where something is there by now
@@ -214,7 +214,7 @@ def making(path: Path) -> Iterator[sqlite3.Connection]:
                 pass  # another process was faster: its database stays, and this one is removed below
             except OSError:  # a disk that knows no links
                 os.replace(spare, path)
-            files.sync(path.parent)
+            tensor_files.sync(path.parent)
     finally:
         for left in (spare, spare.with_name(spare.name + "-journal")):
             with contextlib.suppress(OSError, ValueError):

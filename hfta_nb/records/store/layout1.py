@@ -17,9 +17,9 @@ from safetensors import SafetensorError, safe_open
 
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.records import regular_files
-from hfta_nb.records.store import checkpoints, database, facts, files, journal
+from hfta_nb.records.store import checkpoints, database, facts, journal, tensor_files
 from hfta_nb.records.store.checkpoints import Checkpoint
-from hfta_nb.records.store.files import Entry
+from hfta_nb.records.store.tensor_files import Entry
 
 FORMAT = 1
 
@@ -99,7 +99,7 @@ def _events(connection: sqlite3.Connection, path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise StoreError(f"can't be read ({files.reason(error)})", where=str(path)) from error
+        raise StoreError(f"can't be read ({tensor_files.reason(error)})", where=str(path)) from error
     lost = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -157,11 +157,11 @@ def _entry(directory: Path, name: str) -> Entry:
     try:
         regular_files.check(path)
         with safe_open(path, framework="pt"):  # its header fits its length: only then all of it is read
-            return files.entry_of(path, name)
+            return tensor_files.entry_of(path, name)
     except SafetensorError:
-        return Entry(name, files.NO_SUM, path.stat().st_size)  # damaged, which is told to whoever asks for it
+        return Entry(name, tensor_files.NO_SUM, path.stat().st_size)  # damaged, which is told to whoever asks for it
     except OSError as error:
-        raise StoreError(f"can't be read ({files.reason(error)})", where=str(path)) from error
+        raise StoreError(f"can't be read ({tensor_files.reason(error)})", where=str(path)) from error
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -174,7 +174,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         data = regular_files.parsed(regular_files.text(path, _MOST_BYTES))
     except (OSError, ValueError) as error:
-        raise StoreError(f"can't be read ({files.reason(error)})", where=str(path)) from error
+        raise StoreError(f"can't be read ({tensor_files.reason(error)})", where=str(path)) from error
     if not isinstance(data, dict):
         raise StoreError("is not what was saved", where=str(path))
     return data

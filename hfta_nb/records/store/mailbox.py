@@ -9,7 +9,7 @@ import uuid
 from hfta_nb.errors import EventError
 from hfta_nb.records.events import Request, from_json, to_json
 from hfta_nb.records.store import database, facts
-from hfta_nb.records.store.access import Access
+from hfta_nb.records.store.connections import Access
 
 _KIND = "request"
 

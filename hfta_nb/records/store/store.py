@@ -19,11 +19,11 @@ from torch import Tensor
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.errors.plain_text import encodes, visible
 from hfta_nb.records.events import Event
-from hfta_nb.records.store import checkpoints, copying, database, facts, files, journal, layout1, trees
-from hfta_nb.records.store.access import Access
+from hfta_nb.records.store import checkpoints, database, facts, journal, layout1, run_copy, tensor_files, trees
 from hfta_nb.records.store.checkpoints import Checkpoint
-from hfta_nb.records.store.files import Entry
+from hfta_nb.records.store.connections import Access
 from hfta_nb.records.store.mailbox import Requests
+from hfta_nb.records.store.tensor_files import Entry
 
 _STUDY, _FILE = "study", "file"
 
@@ -102,7 +102,7 @@ class Store:
         Raises:
             StoreError: the directory can't be written to.
         """
-        entries = {name: files.write(self.directory, name, one) for name, one in tensors.items()}
+        entries = {name: tensor_files.write(self.directory, name, one) for name, one in tensors.items()}
 
         def put(connection: sqlite3.Connection) -> None:
             facts.put(connection, _STUDY, "", study)
@@ -220,8 +220,10 @@ class Store:
             number, before = checkpoints.next_number(connection), self._newest(connection)
             best = {} if before is None else checkpoints.there(self.directory, before.weights, self._tell, weights)
             for variant, one in weights.items():
-                best[str(variant)] = files.write(self.directory, f"weights/{variant}.{number}.safetensors", one)
-            entry = files.write(self.directory, f"checkpoints/{number}.safetensors", tensors) if tensors else None
+                best[str(variant)] = tensor_files.write(self.directory, f"weights/{variant}.{number}.safetensors", one)
+            entry = (
+                tensor_files.write(self.directory, f"checkpoints/{number}.safetensors", tensors) if tensors else None
+            )
             ends, plain_ends = self._ends(before, state)
             event = journal.last(connection)
             with database.transaction(connection):
@@ -278,7 +280,7 @@ class Store:
         """Write what `write_end` named, for the next checkpoint."""
         tensors: dict[str, Tensor] = {}
         plain = trees.take_tensors(state, tensors)
-        self._staged[name] = files.write(self.directory, name, tensors), plain
+        self._staged[name] = tensor_files.write(self.directory, name, tensors), plain
 
     def read_end(self, name: str) -> Any:
         """What `write_end` was given.
@@ -288,7 +290,7 @@ class Store:
         """
         if name in self._staged:
             entry, plain = self._staged[name]
-            return trees.put_tensors(plain, files.read(self.directory, entry))
+            return trees.put_tensors(plain, tensor_files.read(self.directory, entry))
         with self._access.reading() as connection:
             found = self._newest(connection)
         return checkpoints.end(self.directory, found, name)
@@ -310,7 +312,7 @@ class Store:
                 why = "was the run stopped before it was saved, or its directory deleted?"
                 raise StoreError("no such file in the run", where=str(self.weights_path(variant)), remedy=why)
             try:
-                return files.read(self.directory, entry)
+                return tensor_files.read(self.directory, entry)
             except StoreError:
                 if last or entry == self._weights().get(str(variant)):
                     raise  # else a run that goes on has written better ones between the two looks
@@ -332,7 +334,7 @@ class Store:
         if told is None:
             what = "what is known of this file is damaged" if there else "no such file in the run"
             raise StoreError(what, where=str(self.directory / name))
-        return files.read(self.directory, Entry.heard(told))
+        return tensor_files.read(self.directory, Entry.heard(told))
 
     def copy_to(self, directory: Path) -> None:
         """Copy the whole run: all of it that can be read, into a database of its own.
@@ -343,7 +345,7 @@ class Store:
         if Store(directory).exists:
             raise StoreError("a run is already there", where=str(directory), remedy="choose another directory")
         with self._access.reading() as connection:
-            for found in copying.copy(connection, self._access.source, directory):
+            for found in run_copy.copy(connection, self._access.source, directory):
                 self._tell(found)
 
     def tell_of_lost_files(self) -> None:

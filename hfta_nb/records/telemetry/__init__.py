@@ -5,8 +5,8 @@ A sampler measures only when it is called.
 
 from __future__ import annotations
 
-from hfta_nb.records.telemetry.base import Sampler
 from hfta_nb.records.telemetry.processor import ProcessorSampler, processor_name
+from hfta_nb.records.telemetry.sampler import Sampler
 
 __all__ = ["Sampler", "device_name", "sampler"]
 

@@ -12,7 +12,7 @@ import contextlib
 import time
 from typing import Any
 
-from hfta_nb.records.telemetry.base import fraction
+from hfta_nb.records.telemetry.sampler import fraction
 
 METRICS = {
     "sm_active": "NVML_GPM_METRIC_SM_UTIL",

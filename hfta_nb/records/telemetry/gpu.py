@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from hfta_nb.records.telemetry.base import Sampler, fraction
 from hfta_nb.records.telemetry.gpm import MOST_FAILURES, Gpm
+from hfta_nb.records.telemetry.sampler import Sampler, fraction
 
 
 class GpuSampler(Sampler):

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from hfta_nb.records.telemetry.base import Sampler, fraction
+from hfta_nb.records.telemetry.sampler import Sampler, fraction
 
 SHORTEST_S = 0.05
 """Processor time is counted in ticks of about 10 ms; the load over a shorter time would be mostly rounding."""

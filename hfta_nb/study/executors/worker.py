@@ -200,7 +200,7 @@ class Worker:
         header, again = self._job
         if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not is_crash(code):
             return False
-        from hfta_nb.study.trials import under_trial  # it imports torch
+        from hfta_nb.study.ended_trials import under_trial  # it imports torch
 
         tried = under_trial(self.pid, header["environment"])
         if not tried:

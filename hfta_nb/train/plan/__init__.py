@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hfta_nb.train.plan.arrivals import Joining
 from hfta_nb.train.plan.building import Builder, parameters_of
 from hfta_nb.train.plan.group import Group
 from hfta_nb.train.plan.grouping import MOST_PADDING, SPLITTING, make_plan, reckoned, whole
-from hfta_nb.train.plan.joining import Joining
 
 __all__ = [
     "MOST_PADDING",

@@ -16,7 +16,7 @@ from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.array.access import own_names
 from hfta_nb.errors import OptimError
 from hfta_nb.train.step.own_rows import own_rows, put_own_rows
-from hfta_nb.train.step.protocol import Row
+from hfta_nb.train.step.step_protocol import Row
 
 AXIS = "accumulate_grad_batches"
 

@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler as reference
 
 from hfta_nb.errors import OptimError
 from hfta_nb.train.step.accumulation import updates
-from hfta_nb.train.step.protocol import Row
+from hfta_nb.train.step.step_protocol import Row
 
 FUSED = ("sgd", "adam", "adamw")
 """Optimizers of which torch has fused kernels that are used."""

@@ -18,7 +18,7 @@ from hfta_nb.engine.array import FusedArray, MemberGenerators
 from hfta_nb.engine.array.inspect import strictly
 from hfta_nb.engine.kernels import cuda_graphs
 from hfta_nb.train.step.graph import StepGraph
-from hfta_nb.train.step.protocol import Scores
+from hfta_nb.train.step.step_protocol import Scores
 
 
 class CudaGraphs:

@@ -14,13 +14,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from hfta_nb.errors import OptimError
 from hfta_nb.models.phases import OWN_AXES, Phase
 from hfta_nb.optim import member_values
+from hfta_nb.train.step.array_step import ArrayStep
 from hfta_nb.train.step.choices import BESIDE_MUON, by_step, factory_of, optimizer_of
 from hfta_nb.train.step.cuda import graph_of
-from hfta_nb.train.step.fused import ArrayStep
 from hfta_nb.train.step.optimizers import limits_of
 from hfta_nb.train.step.parameter_groups import groups_of, values_of
 from hfta_nb.train.step.plain import PlainStep
-from hfta_nb.train.step.protocol import Row, Step
+from hfta_nb.train.step.step_protocol import Row, Step
 
 OPTIMIZER_AXES = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "max_norm")
 SCHEDULE_AXES = (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.train.step.own_rows import own_rows, put_own_rows
-from hfta_nb.train.step.protocol import Row
+from hfta_nb.train.step.step_protocol import Row
 
 AXIS = "ema_decay"
 

@@ -13,7 +13,7 @@ from hfta_nb.engine.array import FusedArray
 from hfta_nb.optim import GradScaler
 from hfta_nb.train.step.accumulation import Accumulation, check_accumulated, every_of
 from hfta_nb.train.step.ema import WeightAverages, averages_of
-from hfta_nb.train.step.protocol import Row, Scores
+from hfta_nb.train.step.step_protocol import Row, Scores
 from hfta_nb.train.step.update import Update
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.errors import out_of_memory
-from hfta_nb.train.step.protocol import Scores, ScoreSink
+from hfta_nb.train.step.step_protocol import Scores, ScoreSink
 
 WARM_STEPS = 2
 """Steps that run as ever, with the same marks, before one is captured."""

@@ -13,7 +13,7 @@ from hfta_nb.models.phases import Phase
 from hfta_nb.optim import GradScaler
 from hfta_nb.train.step.graph import GraphEntry, StepGraph
 from hfta_nb.train.step.precision import Precision
-from hfta_nb.train.step.protocol import Scores, ScoreSink
+from hfta_nb.train.step.step_protocol import Scores, ScoreSink
 from hfta_nb.train.step.update import Update
 
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from hfta_nb import optim
 from hfta_nb.engine.array import FusedArray
-from hfta_nb.optim.fused import available
+from hfta_nb.optim.fused_kernels import available
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.train.step.choices import FUSED, by_step, factory_of, lr_scheduler_of, optimizer_of
 from hfta_nb.train.step.parameter_groups import groups_of, values_of
-from hfta_nb.train.step.protocol import Row
+from hfta_nb.train.step.step_protocol import Row
 
 
 def make_optimizer(array: FusedArray, names: Sequence[str] | None, rows: Sequence[Row]) -> optim.ArrayOptimizer:

@@ -11,7 +11,7 @@ from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.group_functions import norms_and_biases, plain_shaped
 from hfta_nb.train.step.choices import BESIDE_MUON
-from hfta_nb.train.step.protocol import Row
+from hfta_nb.train.step.step_protocol import Row
 
 SCALE = "_scale"
 """Ends the name of a hyperparameter by which the member's own is multiplied: ``{"lr_scale": 0.1}``."""

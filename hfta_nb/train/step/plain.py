@@ -32,13 +32,14 @@ from hfta_nb.engine.array.access import (
 from hfta_nb.errors import StudyError
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase, split
-from hfta_nb.optim.fused import available
+from hfta_nb.optim.fused_kernels import available
 from hfta_nb.train.step.accumulation import check_accumulated, every_of
 from hfta_nb.train.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
-from hfta_nb.train.step.measuring import measuring
+from hfta_nb.train.step.metric_calls import measuring
 from hfta_nb.train.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.train.step.precision import Precision, whole
-from hfta_nb.train.step.protocol import (
+from hfta_nb.train.step.states import attributes_from, packed, told_attributes
+from hfta_nb.train.step.step_protocol import (
     Objective,
     Row,
     Scores,
@@ -51,7 +52,6 @@ from hfta_nb.train.step.protocol import (
     scorer,
     summed,
 )
-from hfta_nb.train.step.states import attributes_from, packed, told_attributes
 
 
 @dataclass

@@ -12,8 +12,8 @@ import torch
 
 from hfta_nb.engine.array.access import know_calls, same_architecture, suits, take_member
 from hfta_nb.errors import FusionError
-from hfta_nb.optim.members import MemberOptimizer
-from hfta_nb.train.step.fused import ArrayStep
+from hfta_nb.optim.member_optimizers import MemberOptimizer
+from hfta_nb.train.step.array_step import ArrayStep
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from hfta_nb.optim.clipping import clip_to
 from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.train.step.optimizers import limits_of, make_lr_scheduler, make_optimizer
 from hfta_nb.train.step.parameter_groups import by_optimizer
-from hfta_nb.train.step.protocol import Objective, Row, Scores, phases_of, scorer
 from hfta_nb.train.step.rollback import OptimizerMemoryError, first_step, undone
+from hfta_nb.train.step.step_protocol import Objective, Row, Scores, phases_of, scorer
 
 
 @dataclass

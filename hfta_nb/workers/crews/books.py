@@ -18,7 +18,7 @@ from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Ends, Save, Settings, WeightsOf
 from hfta_nb.train.todo import Todo
 from hfta_nb.workers.crews.reports import Saved
-from hfta_nb.workers.crews.turns import Turn, estimated_s
+from hfta_nb.workers.crews.worker_turns import Turn, estimated_s
 
 
 class Books(Schedule):

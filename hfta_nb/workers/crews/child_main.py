@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hfta_nb.workers.crews.child import main
+from hfta_nb.workers.crews.crew_child import main
 
 if __name__ == "__main__":
     main(int(sys.argv[1]))

@@ -15,10 +15,10 @@ from hfta_nb.train.settings import Ends, Save, Settings
 from hfta_nb.train.todo import Todo
 from hfta_nb.workers.crews.books import Books
 from hfta_nb.workers.crews.executor import Executor, Site, Worker
-from hfta_nb.workers.crews.places import Places
 from hfta_nb.workers.crews.reports import Beat, Done, Lost, Order, Planned, Report, Saved, Told
-from hfta_nb.workers.crews.streams import SharedStreams
-from hfta_nb.workers.crews.turns import Turn
+from hfta_nb.workers.crews.shared_streams import SharedStreams
+from hfta_nb.workers.crews.worker_places import Places
+from hfta_nb.workers.crews.worker_turns import Turn
 
 TICK_S = 0.5
 """Requests are read at least this often."""

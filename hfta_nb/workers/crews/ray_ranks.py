@@ -13,8 +13,8 @@ import torch
 
 from hfta_nb.errors import DistributedError
 from hfta_nb.workers.distributed import followers
-from hfta_nb.workers.distributed.follower import Follower
 from hfta_nb.workers.distributed.others import explained, lost
+from hfta_nb.workers.distributed.rank_follower import Follower
 from hfta_nb.workers.distributed.ranks import Ranks, connected_by, store_at
 from hfta_nb.workers.processes import pickling
 

@@ -16,10 +16,10 @@ from hfta_nb.engine.array.access import call_module, functions_of, snapshot, unt
 from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import DistributedError, out_of_memory
 from hfta_nb.workers.distributed.batch_norm import Noticed, Synced
-from hfta_nb.workers.distributed.gradients import Aside, sum_gradients
 from hfta_nb.workers.distributed.outputs import Outputs, Part, marked, through
+from hfta_nb.workers.distributed.rank_rows import samples_in, share, sizes_of
 from hfta_nb.workers.distributed.ranks import Ranks, of_torch
-from hfta_nb.workers.distributed.rows import samples_in, share, sizes_of
+from hfta_nb.workers.distributed.summed_gradients import Aside, sum_gradients
 
 BATCH_NORM = ("sync", "local")
 """Whose samples a batch norm takes its statistics of."""

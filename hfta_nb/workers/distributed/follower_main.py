@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hfta_nb.workers.distributed.follower import main
+from hfta_nb.workers.distributed.rank_follower import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from hfta_nb.errors import DistributedError, WorkerError
-from hfta_nb.workers.distributed.follower import Hello
 from hfta_nb.workers.distributed.others import explained, lost
+from hfta_nb.workers.distributed.rank_follower import Hello
 from hfta_nb.workers.distributed.ranks import Ranks, connected
 from hfta_nb.workers.processes import cores, frames, pickling
 from hfta_nb.workers.processes.ends import in_words

@@ -13,11 +13,11 @@ from torch import Tensor
 from hfta_nb.engine.array.access import untimed_block_size
 from hfta_nb.train.step import ArrayStep, Scores, ScoreSink, Step
 from hfta_nb.train.step.rollback import on_host
-from hfta_nb.workers.distributed.batches import Announced
+from hfta_nb.workers.distributed.batch_parts import Announced
 from hfta_nb.workers.distributed.data_parallel import DataParallel
 from hfta_nb.workers.distributed.followers import Followers
 from hfta_nb.workers.distributed.others import Others, Start
-from hfta_nb.workers.distributed.recipe import Recipe
+from hfta_nb.workers.distributed.step_recipe import Recipe
 
 
 class Leader:

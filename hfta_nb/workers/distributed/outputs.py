@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hfta_nb.engine.array import FusedArray, fuse, per_member
 from hfta_nb.engine.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.errors import DistributedError
+from hfta_nb.workers.distributed.rank_rows import bounds
 from hfta_nb.workers.distributed.ranks import Ranks
-from hfta_nb.workers.distributed.rows import bounds
 
 
 class Outputs:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hfta_nb.workers.fleet.fleet_plan import Epochs, Run, methods_for, run_of
 from hfta_nb.workers.fleet.flotillas import ALPHA, DELTA
-from hfta_nb.workers.fleet.planning import Epochs, Run, methods_for, run_of
+from hfta_nb.workers.fleet.plan_records import Flotilla, Plan
 from hfta_nb.workers.fleet.rates import Curves, Floats, Integers, within
-from hfta_nb.workers.fleet.records import Flotilla, Plan
 
 if TYPE_CHECKING:
     import pandas

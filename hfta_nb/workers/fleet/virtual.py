@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hfta_nb.workers.fleet.plan_records import Flotilla, Plan
 from hfta_nb.workers.fleet.rates import Curves, Floats
-from hfta_nb.workers.fleet.records import Flotilla, Plan
 from hfta_nb.workers.fleet.rounds import IndexedRounds
 
 

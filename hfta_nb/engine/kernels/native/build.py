@@ -28,7 +28,7 @@ from typing import Any
 
 from hfta_nb.engine.kernels.native import background
 from hfta_nb.engine.kernels.native.alive import alive
-from hfta_nb.engine.kernels.native.sources import sources_digest
+from hfta_nb.engine.kernels.native.c_sources import sources_digest
 from hfta_nb.engine.kernels.strategy.timing_cache import VARIABLE as CACHE
 from hfta_nb.engine.kernels.strategy.timing_cache import folder
 

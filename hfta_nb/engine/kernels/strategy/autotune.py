@@ -13,14 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.graphed import graphed
-from hfta_nb.engine.kernels.strategy.products import Copied
-from hfta_nb.engine.kernels.strategy.sandbox import Tried, survives
-from hfta_nb.engine.kernels.strategy.times import Times
-from hfta_nb.engine.kernels.strategy.timing_cache import kept
-from hfta_nb.engine.kernels.strategy.trials import killed, trying
-from hfta_nb.engine.kernels.strategy.variants import (
+from hfta_nb.engine.kernels.strategy.kernel_variants import (
     COMPILED,
     CONVOLUTIONS,
     PLAIN,
@@ -29,6 +24,11 @@ from hfta_nb.engine.kernels.strategy.variants import (
     same,
     variants_of,
 )
+from hfta_nb.engine.kernels.strategy.products import Copied
+from hfta_nb.engine.kernels.strategy.sandbox import Tried, survives
+from hfta_nb.engine.kernels.strategy.times import Times
+from hfta_nb.engine.kernels.strategy.timing_cache import kept
+from hfta_nb.engine.kernels.strategy.variant_trials import killed, trying
 from hfta_nb.engine.kernels.strategy.widened import HALVES, Widened
 from hfta_nb.errors import out_of_memory
 
@@ -182,7 +182,7 @@ def _measured(
     # Different numbers for each operand: differences of equal operands vanish in torch's order of summation only.
     given = [_scratch(a, device, number) for number, a in enumerate(args)]
     named = {k: _scratch(v, device) for k, v in kwargs.items()}
-    before = precision.get()
+    before = matmul_precision.get()
     runs = {}
     for name, way in ways.items():
         runs[name] = _Run(way, made(way, called), given, named, before)
@@ -200,8 +200,8 @@ class _Run:
 
     def __init__(self, way: KernelVariant, call: Callable[..., Any], given: Any, named: Any, before: str) -> None:
         self.call, self.given, self.named = call, given, named
-        self.on = None if way.setting is None else precision.switch(way.setting)
-        self.off = None if way.setting is None else precision.switch(before)
+        self.on = None if way.setting is None else matmul_precision.switch(way.setting)
+        self.off = None if way.setting is None else matmul_precision.switch(before)
 
     def __call__(self, count: int = 1) -> Any:
         out = None
@@ -282,7 +282,7 @@ def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named
     own = [ends(t).clone() for t in _floats(plain(), named)]
     wanted = _floats(exact, {k: v for k, v in named.items() if not isinstance(v, Tensor)})
     for one, two, true in zip(found, own, wanted, strict=True):
-        least = precision.rounding(one.device, one.dtype) * float(true.abs().max())
+        least = matmul_precision.rounding(one.device, one.dtype) * float(true.abs().max())
         if not float((one - true).abs().max()) <= _ERROR * max(float((two - true).abs().max()), least):
             return False
     return True

@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 from hfta_nb.engine.kernels.strategy.times import Kept
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
-from hfta_nb.engine.kernels.strategy.variants import Operand
 
 _CHILD = Path(__file__).with_name("sandboxed.py")
 _ROUNDS = 20

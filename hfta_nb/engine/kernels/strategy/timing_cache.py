@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from hfta_nb.engine.kernels.native.sources import sources_digest
-from hfta_nb.engine.kernels.strategy import precision, trials
+from hfta_nb.engine.kernels.native.c_sources import sources_digest
+from hfta_nb.engine.kernels.strategy import matmul_precision, variant_trials
 from hfta_nb.engine.kernels.strategy.times import Kept
 
 VARIABLE = "HFTA_NB_CACHE"
@@ -33,7 +33,7 @@ def kept(device: torch.device) -> Kept:
     """The times for this device, torch, number of threads, instructions and meaning of float32."""
     limits = tuple(os.environ.get(name, "") for name in _LIMITS)
     with _making:  # of one file's times, each thread would have its own
-        return _kept(*_where(os.environ), device, torch.get_num_threads(), limits, precision.float32(device))
+        return _kept(*_where(os.environ), device, torch.get_num_threads(), limits, matmul_precision.float32(device))
 
 
 @cache
@@ -50,7 +50,7 @@ def _kept(
         return Kept(None, machine)
     digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
     found = Kept(place / f"kernels-{digest}.json", machine)
-    trials.take_up(found)
+    variant_trials.take_up(found)
     return found
 
 

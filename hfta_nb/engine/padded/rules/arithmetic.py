@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.padded.member_numbers import Varied
 from hfta_nb.engine.padded.mode import PaddedMode, Rule
-from hfta_nb.engine.padded.numbers import Varied
 from hfta_nb.engine.padded.rules.elementwise import named
 from hfta_nb.engine.padded.tags import Counts, Tag, full
 

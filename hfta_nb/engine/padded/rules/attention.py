@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hfta_nb.engine.padded.mode import PaddedMode, Rule, varied
 from hfta_nb.engine.padded.tags import full
 from hfta_nb.engine.rules.attention import opened
-from hfta_nb.engine.rules.base import arguments
+from hfta_nb.engine.rules.rule_mode import arguments
 
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 

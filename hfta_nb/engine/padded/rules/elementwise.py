@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.engine.members.views import narrowed
+from hfta_nb.engine.padded.member_numbers import value_of
 from hfta_nb.engine.padded.mode import PaddedMode, Rule, varied
-from hfta_nb.engine.padded.numbers import value_of
 from hfta_nb.engine.padded.tags import box, full, tag_of, widened
-from hfta_nb.engine.rules.members import gaps_of_others
+from hfta_nb.engine.rules.member_by_member import gaps_of_others
 
 _INSIDE = 0.5
 """The value put into the padding for a function that is not defined at zero: its value and slope are finite there."""

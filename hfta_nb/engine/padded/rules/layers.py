@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from hfta_nb.engine.padded.member_numbers import Varied
 from hfta_nb.engine.padded.mode import PaddedMode, Rule, varied
-from hfta_nb.engine.padded.numbers import Varied
 from hfta_nb.engine.padded.tags import full
-from hfta_nb.engine.rules.base import arguments
+from hfta_nb.engine.rules.rule_mode import arguments
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")

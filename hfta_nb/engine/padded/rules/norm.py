@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hfta_nb.engine.padded.member_numbers import Varied
 from hfta_nb.engine.padded.mode import PaddedMode, Rule, varied
-from hfta_nb.engine.padded.numbers import Varied
 from hfta_nb.engine.padded.tags import full
-from hfta_nb.engine.rules.base import arguments
+from hfta_nb.engine.rules.rule_mode import arguments
 
 _BATCH = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 _INSTANCE = ("input", "running_mean", "running_var", "weight", "bias", "use_input_stats", "momentum", "eps")

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.padded.member_numbers import value_of
 from hfta_nb.engine.padded.mode import PaddedMode, Rule, varied
-from hfta_nb.engine.padded.numbers import value_of
 from hfta_nb.engine.padded.rules.elementwise import named
 from hfta_nb.engine.padded.tags import Counts, box, full, tag_of, tagged
-from hfta_nb.engine.rules.base import arguments
+from hfta_nb.engine.rules.rule_mode import arguments
 
 Shape = tuple[int, ...]
 Place = tuple[tuple[int, ...], tuple[int, ...]]

@@ -11,7 +11,7 @@ from torch import Tensor
 from hfta_nb.engine.padded.mode import PaddedMode, Rule, varied
 from hfta_nb.engine.padded.rules.elementwise import named
 from hfta_nb.engine.padded.tags import Tag, box, full
-from hfta_nb.engine.rules.base import arguments
+from hfta_nb.engine.rules.rule_mode import arguments
 
 
 def _dims(x: Tensor, given: dict[str, Any]) -> list[int] | None:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.padded.member_numbers import Varied, value_of, vary
 from hfta_nb.engine.padded.mode import PaddedMode, Rule, varied
-from hfta_nb.engine.padded.numbers import Varied, value_of, vary
 from hfta_nb.engine.padded.rules.elementwise import named
 from hfta_nb.engine.padded.rules.packing import packed
 from hfta_nb.engine.padded.tags import Counts, Tag, box, full, sizes, tag_of, tagged

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from hfta_nb.engine.replay.dynamic_call import Fetch
-from hfta_nb.engine.replay.inductor.draws import Draws, drawn_first
-from hfta_nb.engine.replay.inductor.norms import said, unsaid
+from hfta_nb.engine.replay.inductor.early_draws import Draws, drawn_first
+from hfta_nb.engine.replay.inductor.norm_overloads import said, unsaid
 from hfta_nb.engine.replay.inductor.to_fx import Graph
 from hfta_nb.engine.replay.source import Source
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from hfta_nb.engine.kernels.strategy.autotune import clock_of
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
-from hfta_nb.engine.kernels.strategy.trials import killed, trying
+from hfta_nb.engine.kernels.strategy.variant_trials import killed, trying
 from hfta_nb.engine.replay.inductor.compile import Compiled, why_not
-from hfta_nb.engine.replay.inductor.norms import said
+from hfta_nb.engine.replay.inductor.norm_overloads import said
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.source import Source
 from hfta_nb.engine.replay.verify import Outcome

@@ -21,7 +21,7 @@ from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import pull
 
 if TYPE_CHECKING:
-    from hfta_nb.optim.base import ArrayOptimizer
+    from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 Row: TypeAlias = list[float]
 """The learning rate of each member."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hfta_nb.optim.values import Factor
+from hfta_nb.optim.hyperparameters import Factor
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -13,7 +13,7 @@ from hfta_nb.engine.array.access import Arguments, call_module, tensor_map
 from hfta_nb.models.losses import Loss
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase
-from hfta_nb.train.step.measuring import measured
+from hfta_nb.train.step.metric_calls import measured
 from hfta_nb.train.step.precision import whole
 
 Objective: TypeAlias = Loss | Sequence[Phase]

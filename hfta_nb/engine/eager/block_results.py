@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.eager.numbers import is_number
+from hfta_nb.engine.eager.returned_numbers import is_number
 from hfta_nb.engine.members.tree import flatten, unflatten
 from hfta_nb.errors import FusionError
 

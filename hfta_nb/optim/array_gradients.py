@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.array import FusedArray, owner
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import bounded
-from hfta_nb.optim.values import HostColumn, Kind, uniform
+from hfta_nb.optim.hyperparameters import HostColumn, Kind, uniform
 
 
 def chosen(params: Any, where: str) -> tuple[FusedArray, dict[str, nn.Parameter]]:

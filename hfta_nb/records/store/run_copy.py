@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hfta_nb.errors import StoreError
 from hfta_nb.records import regular_files
-from hfta_nb.records.store import checkpoints, database, facts, files, journal
+from hfta_nb.records.store import checkpoints, database, facts, journal, tensor_files
 from hfta_nb.records.store.locks import LOCK
 
 
@@ -35,7 +35,7 @@ def copy(connection: sqlite3.Connection, source: Path, target: Path) -> Iterator
         if source.is_dir():
             shutil.copytree(source, target, ignore=no_files, dirs_exist_ok=True)
     except OSError as error:
-        raise StoreError(f"can't be copied ({files.reason(error)})", where=str(target)) from error
+        raise StoreError(f"can't be copied ({tensor_files.reason(error)})", where=str(target)) from error
     with database.making(target / database.NAME) as made, database.transaction(made):
         yield from _facts(connection, made)
         yield from _events(connection, made)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from hfta_nb.errors import WorkerError
 from hfta_nb.workers.crews.executor import Site, Terms, Worker
-from hfta_nb.workers.crews.turns import Turn
+from hfta_nb.workers.crews.worker_turns import Turn
 from hfta_nb.workers.fleet import Rounds
 from hfta_nb.workers.fleet.rates import assumed
 

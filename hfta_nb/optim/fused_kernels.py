@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from hfta_nb.optim.values import HostColumn
+from hfta_nb.optim.hyperparameters import HostColumn
 
 Rows: TypeAlias = Sequence[Sequence[Sequence[Tensor]]]
 """By sort of tensor (parameters, gradients, states in order), by member: the tensors that are the member's."""

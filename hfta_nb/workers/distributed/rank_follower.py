@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from hfta_nb.train.step import ArrayStep
-from hfta_nb.workers.distributed.batches import Announced
+from hfta_nb.workers.distributed.batch_parts import Announced
 from hfta_nb.workers.distributed.data_parallel import DataParallel
 from hfta_nb.workers.distributed.ranks import Ranks, connected
-from hfta_nb.workers.distributed.recipe import Recipe
+from hfta_nb.workers.distributed.step_recipe import Recipe
 from hfta_nb.workers.processes import frames, pickling
 from hfta_nb.workers.processes.inside import begin
 

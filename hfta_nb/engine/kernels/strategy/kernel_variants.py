@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from hfta_nb.engine.kernels.native import norm, product, rows
+from hfta_nb.engine.kernels.native import norm, product, row_kernels
 from hfta_nb.engine.kernels.native.binding import Binding
-from hfta_nb.engine.kernels.strategy import precision
+from hfta_nb.engine.kernels.strategy import matmul_precision
+from hfta_nb.engine.kernels.strategy.gpu_streams import Parted, partings
 from hfta_nb.engine.kernels.strategy.pointwise import Pointwise, PointwiseBackward
 from hfta_nb.engine.kernels.strategy.pooling import ChannelsLast
 from hfta_nb.engine.kernels.strategy.softmax import LogSoftmaxBackward, SoftmaxBackward, Turned
-from hfta_nb.engine.kernels.strategy.streams import Parted, partings
 from hfta_nb.engine.kernels.strategy.widened import HALVES, Widened
 
 _aten = torch.ops.aten
@@ -74,8 +74,8 @@ PRODUCTS = frozenset({_aten.bmm.default, _aten.baddbmm.default, _aten.mm.default
 
 
 _BATCHED = frozenset({_aten.bmm.default, _aten.baddbmm.default})
-_ONEDNN = KernelVariant("oneDNN", same, precision.ONEDNN)
-_COPIED = KernelVariant("oneDNN (copied)", same, precision.ONEDNN, copies=True)
+_ONEDNN = KernelVariant("oneDNN", same, matmul_precision.ONEDNN)
+_COPIED = KernelVariant("oneDNN (copied)", same, matmul_precision.ONEDNN, copies=True)
 
 
 def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> list[KernelVariant]:
@@ -98,9 +98,9 @@ def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> lis
     if any(o.dtype != torch.float32 for o in operands):
         return []  # in float64 the bits must equal the plain module's
     if function is _SUM:
-        return [_COLUMN_SUMS] if _columns(args) and rows.usable() else []
+        return [_COLUMN_SUMS] if _columns(args) and row_kernels.usable() else []
     if function in PRODUCTS:
-        return [*(_products(function, args) if precision.can_switch() else []), *_compiled(function, args)]
+        return [*(_products(function, args) if matmul_precision.can_switch() else []), *_compiled(function, args)]
     if function in _NORMS:
         return _norms(function, args)
     if function is _CONVOLUTION:
@@ -113,7 +113,7 @@ def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> lis
         at = 1 if function in _TURNED else 2
         last = len(operands[0].size) - 1
         if len(args) > at and args[at] in (last, -1) and not (function in _TURNED and args[2]):
-            own = function is _LOG_SOFTMAX_BACKWARD and rows.usable()
+            own = function is _LOG_SOFTMAX_BACKWARD and row_kernels.usable()
             return [_OVER_LAST[function], *([_COMPILED_BACKWARD] if own else [])]
     return []
 
@@ -171,7 +171,11 @@ def _pointwise(args: Sequence[Any], grad: Operand | None = None) -> list[KernelV
         return []
     make = Pointwise if grad is None else PointwiseBackward
     found = [KernelVariant("product", make)]
-    return [*found, KernelVariant("product by oneDNN", make, precision.ONEDNN)] if precision.can_switch() else found
+    return (
+        [*found, KernelVariant("product by oneDNN", make, matmul_precision.ONEDNN)]
+        if matmul_precision.can_switch()
+        else found
+    )
 
 
 _BATCH_NORM = _aten.native_batch_norm.default
@@ -221,14 +225,14 @@ def _gapless(factor: Operand) -> bool:
 
 _TURNED = frozenset({_aten._log_softmax.default, _aten._softmax.default})
 _LOG_SOFTMAX_BACKWARD = _aten._log_softmax_backward_data.default
-_COMPILED_BACKWARD = KernelVariant(COMPILED, lambda _: Binding(rows.log_softmax_backward))
+_COMPILED_BACKWARD = KernelVariant(COMPILED, lambda _: Binding(row_kernels.log_softmax_backward))
 _OVER_LAST = {
     **{f: KernelVariant("turned", Turned) for f in _TURNED},
     _LOG_SOFTMAX_BACKWARD: KernelVariant("whole tensors", LogSoftmaxBackward),
     _aten._softmax_backward_data.default: KernelVariant("whole tensors", SoftmaxBackward),
 }
 _SUM = _aten.sum.dim_IntList
-_COLUMN_SUMS = KernelVariant(COMPILED, lambda _: Binding(rows.column_sums))
+_COLUMN_SUMS = KernelVariant(COMPILED, lambda _: Binding(row_kernels.column_sums))
 
 
 def _columns(args: Sequence[Any]) -> bool:

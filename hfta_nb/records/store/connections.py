@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hfta_nb.errors import StoreError
 from hfta_nb.records import regular_files
-from hfta_nb.records.store import checkpoints, database, files, layout1
+from hfta_nb.records.store import checkpoints, database, layout1, tensor_files
 from hfta_nb.records.store.locks import LOCK, Hold, locked
 
 
@@ -41,7 +41,7 @@ class Access:
         try:
             return self.path.is_file() and not (database.blank(self.path) and not checkpoints.any_in(self.directory))
         except OSError as error:
-            raise StoreError(f"can't be looked at ({files.reason(error)})", where=str(self.path)) from error
+            raise StoreError(f"can't be looked at ({tensor_files.reason(error)})", where=str(self.path)) from error
 
     @property
     def exists(self) -> bool:
@@ -62,7 +62,7 @@ class Access:
     @contextlib.contextmanager
     def claimed(self, patience_s: float) -> Iterator[None]:
         """See `Store.claimed`."""
-        with files.guarded(self.directory / LOCK):
+        with tensor_files.guarded(self.directory / LOCK):
             hold = Hold(self.directory)
         with contextlib.closing(hold):
             until = time.monotonic() + patience_s

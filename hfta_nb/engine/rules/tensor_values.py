@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.rules.base import Context, Rule
-from hfta_nb.engine.rules.members import member_by_member
+from hfta_nb.engine.rules.member_by_member import member_by_member
+from hfta_nb.engine.rules.rule_mode import Context, Rule
 
 
 def _value(context: Context, function, args, kwargs):  # type: ignore[no-untyped-def]

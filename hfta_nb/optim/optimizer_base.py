@@ -19,10 +19,10 @@ from hfta_nb.optim.bound_step import BoundStep
 from hfta_nb.optim.group_values import GroupValues
 from hfta_nb.optim.groups import Group, groups_of, listed, names_of
 from hfta_nb.optim.hooks import with_step_hooks
+from hfta_nb.optim.hyperparameters import HostColumn, Reader, check_lr, plain
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.surgery import Surgery, checked
 from hfta_nb.optim.torch_schedulers import answer_scheduler
-from hfta_nb.optim.values import HostColumn, Reader, check_lr, plain
 
 MARKS = Kind("no members", "a list of members, or a tensor [M]",
              lambda v: not v.is_meta if isinstance(v, Tensor) else ITEMS.holds(v))  # fmt: skip

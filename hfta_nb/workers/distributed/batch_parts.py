@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hfta_nb.engine.array import PerMember, per_member
 from hfta_nb.engine.members.tree import flatten, unflatten
+from hfta_nb.workers.distributed.rank_rows import bounds, samples_in, share, sizes_of
 from hfta_nb.workers.distributed.ranks import Ranks
-from hfta_nb.workers.distributed.rows import bounds, samples_in, share, sizes_of
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hfta_nb.engine.members.views import narrowed
-from hfta_nb.engine.padded.numbers import value_of, vary
+from hfta_nb.engine.padded.argument_tree import Rebuild, take_apart
+from hfta_nb.engine.padded.member_numbers import value_of, vary
 from hfta_nb.engine.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views, widened
-from hfta_nb.engine.padded.tree import Rebuild, take_apart
 from hfta_nb.engine.rules import Context, Disagreement, SharedWrite, rule_mode
-from hfta_nb.engine.rules.base import function_name, vmap_level, writes_in_place
+from hfta_nb.engine.rules.rule_mode import function_name, vmap_level, writes_in_place
 from hfta_nb.errors import FusionError
 
 

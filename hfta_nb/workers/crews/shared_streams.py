@@ -11,7 +11,7 @@ from hfta_nb.data.workers import readable
 from hfta_nb.errors import DataError
 from hfta_nb.train import Settings
 from hfta_nb.workers.crews.executor import Server, Site
-from hfta_nb.workers.crews.turns import Turn
+from hfta_nb.workers.crews.worker_turns import Turn
 
 
 class SharedStreams:

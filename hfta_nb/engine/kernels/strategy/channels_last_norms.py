@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.kernels.strategy.variants import Operand
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 
 _native = torch.native_batch_norm
 _statistics = torch.ops.aten.batch_norm_update_stats.default

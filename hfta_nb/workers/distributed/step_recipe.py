@@ -13,7 +13,7 @@ from hfta_nb.engine.array import fuse
 from hfta_nb.engine.array.access import checkpoint, untimed_block_size
 from hfta_nb.models.metrics import Metric
 from hfta_nb.train.step import ArrayStep, Objective, Precision
-from hfta_nb.train.step.protocol import Row
+from hfta_nb.train.step.step_protocol import Row
 
 
 @dataclass(frozen=True)

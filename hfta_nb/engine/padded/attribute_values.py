@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from hfta_nb.engine.padded.compare import Comparison
-from hfta_nb.engine.padded.groups import PerMemberFunction
-from hfta_nb.engine.padded.numbers import vary
+from hfta_nb.engine.padded.member_numbers import vary
+from hfta_nb.engine.padded.size_groups import PerMemberFunction
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 _MAX_DEPTH = 8

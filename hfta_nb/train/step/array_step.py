@@ -34,9 +34,10 @@ from hfta_nb.train.step.devices import SeveralDevices
 from hfta_nb.train.step.extras import Extras
 from hfta_nb.train.step.graph import FollowUp, StepGraph
 from hfta_nb.train.step.graph_fast_path import FastPath
-from hfta_nb.train.step.measuring import measuring
+from hfta_nb.train.step.metric_calls import measuring
 from hfta_nb.train.step.precision import Precision, whole
-from hfta_nb.train.step.protocol import (
+from hfta_nb.train.step.rollback import OptimizerMemoryError
+from hfta_nb.train.step.step_protocol import (
     Objective,
     Row,
     Scores,
@@ -49,7 +50,6 @@ from hfta_nb.train.step.protocol import (
     scorer,
     summed,
 )
-from hfta_nb.train.step.rollback import OptimizerMemoryError
 from hfta_nb.train.step.update import Update, evaluated, updates_of
 
 

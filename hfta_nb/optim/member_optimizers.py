@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.errors import HftaError, OptimError, out_of_memory
-from hfta_nb.optim.base import ArrayOptimizer
+from hfta_nb.optim.hyperparameters import HostColumn
+from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.resting import EvaluationNeededError
 from hfta_nb.optim.surgery import Surgery
-from hfta_nb.optim.values import HostColumn
 
 _TOO_LARGE = "cannot be converted to type"
 """In torch's error of a Python number that is beyond a tensor's dtype."""

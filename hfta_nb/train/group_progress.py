@@ -16,6 +16,7 @@ from hfta_nb.models.metrics import Metric
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train.batches import Batch, Batches
+from hfta_nb.train.group_sources import batches_of
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.memory import Meter
 from hfta_nb.train.plan import Group
@@ -23,7 +24,6 @@ from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.settings import LAST, WeightsOf, weights_at
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
-from hfta_nb.train.sources import batches_of
 from hfta_nb.train.speed import SpeedProbe
 from hfta_nb.train.step import ArrayStep, Step
 

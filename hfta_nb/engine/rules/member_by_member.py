@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.members.tree import flatten, unflatten
-from hfta_nb.engine.rules.base import (
+from hfta_nb.engine.rules.rule_mode import (
     Context,
     Disagreement,
     SharedWrite,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from hfta_nb.data import AnyData, Data
-from hfta_nb.data.augment.axes import AXES, BY_KIND, CLOUDS, IMAGES, MIXING, MOVING, Setting
+from hfta_nb.data.augment.augmentation_axes import AXES, BY_KIND, CLOUDS, IMAGES, MIXING, MOVING, Setting
 from hfta_nb.errors import GridError
 from hfta_nb.search.grid import AxisSpec
 

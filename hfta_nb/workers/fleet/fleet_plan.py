@@ -11,8 +11,8 @@ import numpy as np
 from hfta_nb.errors import FleetError
 from hfta_nb.workers.fleet.flotillas import ALPHA, DELTA, greedy
 from hfta_nb.workers.fleet.partition import MOST_EXACT, MOST_SEARCHED, Partition, exact, improved
+from hfta_nb.workers.fleet.plan_records import Plan
 from hfta_nb.workers.fleet.rates import Curves, Floats, Integers, above_zero, positive, within
-from hfta_nb.workers.fleet.records import Plan
 from hfta_nb.workers.fleet.rounds import Chooser, IndexedRounds
 from hfta_nb.workers.fleet.virtual import replay
 
