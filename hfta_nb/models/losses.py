@@ -154,6 +154,17 @@ class NamedLoss:
         return self.__name__
 
 
+_TORCHS: dict[str, Loss] = {f"{F.__name__}.{name}": getattr(F, name) for name in NAMED.values()}
+"""Functions that a study is given as they are, by the names under which they are saved."""
+
+
+def name_of(loss: Any) -> str:
+    """The name from which `checked` makes this loss; empty if there is none."""
+    if isinstance(loss, NamedLoss):
+        return loss.__name__
+    return next((name for name, function in _TORCHS.items() if function is loss), "")
+
+
 def checked(loss: Any, where: str = "loss") -> Loss:
     """The loss that was given, or named.
 
@@ -162,6 +173,8 @@ def checked(loss: Any, where: str = "loss") -> Loss:
     """
     if isinstance(loss, str) and loss in NAMED:
         return NamedLoss(loss)
+    if isinstance(loss, str) and loss in _TORCHS:
+        return _TORCHS[loss]
     if callable(loss) and not isinstance(loss, type):
         return loss  # type: ignore[no-any-return]
     near = difflib.get_close_matches(loss, NAMED, 1) if isinstance(loss, str) else []

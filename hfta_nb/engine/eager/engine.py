@@ -86,6 +86,7 @@ class Engine:
         observed: by member whose gradients are recorded, the dict for them.
         views: by attribute that calls have set, of which buffers it is a view.
         anew: the attributes that the last call has set.
+        frozen: see `learning_kept`.
         paths: receives the path (see `CallPath`) of each block of several members; None if paths are not wanted.
     """
 
@@ -115,6 +116,7 @@ class Engine:
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
         self.views: dict[AttributeKey, list[str]] = {}
         self.anew: set[AttributeKey] = set()
+        self.frozen: dict[str, set[str]] = {}
         self.observed: dict[int, dict[str, Tensor | None]] = {}
         self.paths: set[int] | None = None
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.root.modules())
@@ -128,9 +130,9 @@ class Engine:
         inputs.check_values(self.generators.device)
         run = BlockTensors(range(block.start, block.stop), block.single, block.parameters, block.buffers)
         executables = [self._executable(run)] if self.architectures is None else self.architectures.executables(run)
-        results = []
+        results, frozen = [], self.frozen if self.as_plain else None
         for executable in executables:
-            with self.process_streams.turn(), learning_kept(executable.parameters):
+            with self.process_streams.turn(), learning_kept(executable.parameters, frozen):
                 if executable.single:
                     result = self._run_single(executable, block.start + executable.rows[0], call, inputs)
                 else:

@@ -12,26 +12,42 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.rules.rule_mode import Disagreement
 from hfta_nb.errors import FusionError
 
 
 @contextmanager
-def learning_kept(parameters: Mapping[str, Tensor]) -> Iterator[None]:
+def learning_kept(parameters: Mapping[str, Tensor], frozen: dict[str, set[str]] | None) -> Iterator[None]:
     """The context of a call that runs on these tensors.
 
+    Args:
+        parameters: the tensors.
+        frozen: they are those of a member that runs as its plain module does, which may freeze the same ones in every
+            call; holds those of the first call, and receives them.
+
     Raises:
-        FusionError: the call has set `requires_grad` of one to something else, where gradients are recorded.
+        Disagreement: the call has frozen one, where gradients are recorded, and the member may run as its plain module.
+        FusionError: it has unfrozen one, or frozen one that other calls do not.
     """
-    before = {name: p.requires_grad for name, p in parameters.items()} if torch.is_grad_enabled() else {}
+    if not torch.is_grad_enabled():
+        yield
+        return
+    before = {name: p.requires_grad for name, p in parameters.items()}
     yield
-    turned = [name for name, learns in before.items() if parameters[name].requires_grad != learns]
+    turned = {name for name, learns in before.items() if parameters[name].requires_grad != learns}
+    learning = {name for name in turned if not before[name]}
+    other = learning if frozen is None else learning | (turned ^ frozen.setdefault("", turned))
+    if not other and (frozen is not None or not turned):
+        return
     for name in turned:
         with suppress(RuntimeError):  # no leaf; it goes with this call
             parameters[name].requires_grad_(before[name])
-    if turned:
-        raise FusionError(
-            "the model freezes or unfreezes a parameter in its forward, which no array can keep up",
-            where=turned[0],
-            got=f"requires_grad={not before[turned[0]]}",
-            remedy=f"do it between two steps: array.get_parameter(name).requires_grad_({not before[turned[0]]})",
-        )
+    if not other:
+        raise Disagreement(f"the model freezes {min(turned)} in its forward")
+    name = min(other)
+    raise FusionError(
+        "the model freezes or unfreezes a parameter in its forward, and not in every call, which no array can keep up",
+        where=name,
+        got=f"requires_grad={not before[name]}",
+        remedy=f"do it between two steps: array.get_parameter(name).requires_grad_({not before[name]})",
+    )

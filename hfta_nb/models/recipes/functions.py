@@ -142,8 +142,8 @@ def with_own(
 def named_parts(recipe: Family) -> dict[str, Any]:
     """Of the loss and metrics that a study has replaced, those that `with_own` makes of their names."""
     found: dict[str, Any] = {}
-    if "loss" in recipe.own and isinstance(recipe.loss, losses.NamedLoss):
-        found["loss"] = recipe.loss.__name__
+    if "loss" in recipe.own and (name := losses.name_of(recipe.loss)):
+        found["loss"] = name
     if "metrics" in recipe.own and recipe.metrics is not None:
         names = {
             name: next((k for k, v in metrics.BUILT_IN.items() if v is m), "") for name, m in recipe.metrics.items()

@@ -188,7 +188,7 @@ class Thawing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
-        if self.how == "freeze" and self.calls > 5:
+        if self.calls == 6 if self.how == "freeze once" else self.calls > 5 and self.how == "freeze":
             self.inner.weight.requires_grad_(False)
         found: Tensor = self.last(torch.tanh(self.inner(x)))
         return found
@@ -221,8 +221,8 @@ def of_unlike_length(*, always: bool) -> nn.Module:
 FORMS = ("backward", "losses", "forward")
 
 
-def row(name: str, build: Any, refused: str = "") -> Situation:
-    how = dict.fromkeys(FORMS, (FusionError, refused)) if refused else {}
+def row(name: str, build: Any, refused: str = "", where: tuple[str, ...] = FORMS) -> Situation:
+    how = dict.fromkeys(where, (FusionError, refused)) if refused else {}
     return Situation(15, name, lambda: F.mse_loss, build, y=numbers(12, 1, seed=1), forms=FORMS, refused=how)
 
 
@@ -236,7 +236,8 @@ SITUATIONS = [
     row("attributes and buffers", Keeping),
     row("a list that is replaced", Bank),
     row("a window", Windowed),
-    row("a layer frozen in forward", lambda: Thawing("freeze"), "freezes or unfreezes a parameter|requires_grad flags"),
+    row("a layer frozen in forward", lambda: Thawing("freeze once"), "freezes or unfreezes|requires_grad flags"),
+    row("a layer frozen in each forward", lambda: Thawing("freeze"), "requires_grad flags", FORMS[1:]),
     row("a hook of a gradient", lambda: Thawing("hook"), "a hook of a parameter's gradient"),
     row("a tensor of a dict that is changed in place", Counted),
     row("attributes at another place in each", lambda: of_unlike_length(always=True)),
