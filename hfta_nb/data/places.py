@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from hfta_nb.errors import DataWarning
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.errors.own_lines import is_own
 
 MOST = 20_000
@@ -383,7 +384,7 @@ def _kept(value: Any) -> Any:
     """A value as it is to be kept: a copy of an iterator, which others would exhaust."""
     if not isinstance(value, _ITERATORS):
         return value
-    with warnings.catch_warnings():
+    with caught_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.14 has no copies of some; they are as they are
         try:
             return copy.copy(value)
@@ -413,7 +414,7 @@ def same(a: Any, b: Any) -> bool:
 
 def reduced(iterator: Any) -> Any:
     """What an iterator of Python's own is made from, to go on where it is."""
-    with warnings.catch_warnings():
+    with caught_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return tuple(map(_plain, iterator.__reduce__()[1:]))
 

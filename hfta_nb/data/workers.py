@@ -26,6 +26,7 @@ from hfta_nb.data.shared_slots import Folder, Layout, Slot
 from hfta_nb.data.sources import DatasetSource
 from hfta_nb.data.streams import Stream
 from hfta_nb.errors import DataError
+from hfta_nb.errors.caught_warnings import caught_warnings
 
 DEATHS = 5
 """Processes that one batch may end until it is given up."""
@@ -212,7 +213,7 @@ class Workers:
         others = [mine, *(w.pipe for w in self._workers)]
         arguments = (theirs, others, self._sources, self._folder.path)
         process = self._context.Process(target=_serve, args=arguments, name="hfta_nb data", daemon=True)
-        with warnings.catch_warnings():  # that a process with threads forks: see `possible`
+        with caught_warnings():  # that a process with threads forks: see `possible`
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         theirs.close()

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from hfta_nb.engine.members.tree import flatten
 from hfta_nb.errors import BroadcastError
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.errors.own_lines import own_line
 
 _DROPPING = frozenset(("squeeze", "view", "view_as", "reshape", "reshape_as", "flatten", "ravel"))
@@ -187,7 +188,7 @@ def _reduces(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         if "reduction" not in inspect.signature(func).parameters:
             return False
         bound.arguments["reduction"] = "none"
-        with warnings.catch_warnings():
+        with caught_warnings():
             warnings.simplefilter("ignore")
             made = func(**{name: _bare(value) for name, value in bound.arguments.items()})
         return bool(made.shape == shape)

@@ -7,6 +7,8 @@ import io
 import warnings
 from typing import TYPE_CHECKING
 
+from hfta_nb.errors.caught_warnings import caught_warnings
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -41,7 +43,7 @@ def png(figure: Figure, dpi: int = 110) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
+    with caught_warnings():
         # Characters that the font lacks are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", message="Glyph")
         FigureCanvasAgg(figure).print_figure(buffer, dpi=dpi, facecolor=figure.get_facecolor())

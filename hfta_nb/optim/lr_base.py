@@ -17,6 +17,7 @@ from hfta_nb.engine.array import PerMember, in_full, not_compiled
 from hfta_nb.engine.array.access import FunctionStates
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import MOST, STATE, number, takes
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.optim.hyperparameters import plain
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
@@ -144,7 +145,7 @@ class ArrayLRScheduler:
 
     def _go_to(self, rows: Sequence[tuple[Any, ...]], epochs: Sequence[Any]) -> None:
         """Go to these epochs; what torch warns of for each member is told once."""
-        with warnings.catch_warnings(record=True) as told:
+        with caught_warnings(record=True) as told:
             warnings.simplefilter("always")
             for i, (member, value, epoch) in enumerate(zip(self._members, rows, epochs, strict=True)):
                 with self._stepping(i):
@@ -268,7 +269,7 @@ class ArrayLRScheduler:
             seen = {k: v for k, v in theirs.state_dict().items() if k in _SEEN}
             mine.load_state_dict(copy.deepcopy(seen))
         else:
-            with warnings.catch_warnings(), self._alone(index):
+            with caught_warnings(), self._alone(index):
                 warnings.simplefilter("ignore")  # torch's own: no optimizer has stepped
                 for _ in range(theirs.last_epoch):
                     mine.step()

@@ -10,6 +10,7 @@ from typing import Any
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.stub_values import pull, push, restore, values_of
@@ -98,7 +99,7 @@ def advanced(made: reference.LRScheduler, before: reference.LRScheduler) -> refe
         seen = {name: value for name, value in vars(before).items() if name in _SEEN}
         vars(made).update(copy.deepcopy(seen))
         return made
-    with warnings.catch_warnings():  # torch's own: no optimizer has stepped
+    with caught_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")
         for _ in range(before.last_epoch):
             made.step()

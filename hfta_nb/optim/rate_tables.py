@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch.optim import lr_scheduler as reference
 
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import pull
 
@@ -131,7 +132,7 @@ def foreseen(optimizer: ArrayOptimizer, group: int, count: int) -> list[Row]:
 
 def _column(twin: Any, stub: OptimizerStub, group: int, count: int) -> list[float]:
     others, found = _others(stub), []
-    with warnings.catch_warnings():
+    with caught_warnings():
         warnings.simplefilter("ignore")  # they have told the person already, or will
         with contextlib.suppress(ValueError):  # a schedule of so many steps has ended
             for _ in range(count):

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import SearchError
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.records.events import Json
 from hfta_nb.search import methods
 from hfta_nb.search.grid import show
@@ -71,7 +72,7 @@ def importances(
 
 def _evaluated(study: Any, share: float) -> dict[str, float]:
     made = methods.optuna().importance.PedAnovaImportanceEvaluator
-    with warnings.catch_warnings():
+    with caught_warnings():
         warnings.simplefilter("ignore")  # experimental in Optuna 4; or the best are no better than the others
         names = {"baseline_quantile", "target_quantile"} & set(inspect.signature(made).parameters)
         found = made(**{names.pop(): share}).evaluate(study)

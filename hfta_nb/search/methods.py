@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import SearchError
+from hfta_nb.errors.caught_warnings import caught_warnings
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -134,7 +135,7 @@ def _takes_many(sampler: Any) -> bool:
 
 def _made(make: Callable[[], Any]) -> Any:
     """Without a warning that Optuna may change it: which releases are used is the project's business."""
-    with warnings.catch_warnings():
+    with caught_warnings():
         warnings.simplefilter("ignore", optuna().exceptions.ExperimentalWarning)
         with any_choices():
             return make()
@@ -155,7 +156,7 @@ def quiet() -> Iterator[None]:
 @contextlib.contextmanager
 def any_choices() -> Iterator[None]:
     """Within, Optuna does not warn of choices that are lists or tuples, which a database may keep as something else."""
-    with warnings.catch_warnings():
+    with caught_warnings():
         for words in ("Choices for a categorical distribution should be", ".* contains a value with the type of"):
             warnings.filterwarnings("ignore", words)
         yield

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.train import aside
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.members import MemberRecord, Members
@@ -171,7 +172,7 @@ def _replanned(run: Progress, state: Mapping[str, Any], held: Sequence[int]) -> 
         lr_scheduler_of(row, before, length) == lr_scheduler_of(row, epochs, length) for row in rows
     ):
         return step
-    with warnings.catch_warnings():  # torch's own: no optimizer has stepped
+    with caught_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")
         _go_on(run, state, held, "steps" if by_step(rows[0]) else "epoch")
     fresh = run.step.state(states.MEMBERS in step) if isinstance(run.step, ArrayStep) else run.step.state()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members import process_streams
 from hfta_nb.engine.members.own_draws import drawing_from
 from hfta_nb.engine.members.process_streams import ProcessStreams, one_thread, set_stream_states, stream_states
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.models.recipes.undisturbed import apart, neutral, undisturbed
 
 
@@ -345,3 +348,28 @@ def test_products_of_other_threads_do_not_change() -> None:
         return found
 
     assert together(within, leaves) == [None, before]
+
+
+def test_filters_of_warnings_are_what_they_were() -> None:
+    """Threads that look at torch's warnings at the same time leave the caller's filters as they were."""
+    before, ready = list(warnings.filters), threading.Barrier(4, timeout=60)
+
+    def one() -> None:
+        ready.wait()
+        for i in range(50):
+            with caught_warnings(record=bool(i % 2)):
+                warnings.simplefilter("ignore")
+                time.sleep(1e-4)
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(warnings.filters) == before
+
+
+def test_warnings_are_caught_in_one_place() -> None:
+    root = Path(hfta.__file__).parent
+    found = [path.name for path in root.rglob("*.py") if "warnings.catch_warnings(" in path.read_text("utf-8")]
+    assert found == ["caught_warnings.py"]

@@ -16,6 +16,7 @@ from torch import Tensor
 from hfta_nb.data.readers.clouds import POINTS, scaled
 from hfta_nb.data.readers.files import contents, damaged, present
 from hfta_nb.data.samples import Data
+from hfta_nb.errors.caught_warnings import caught_warnings
 
 FILES = "<class>/train/<object>.off and <class>/test/<object>.off (of ModelNet40.zip)"
 
@@ -74,7 +75,7 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
 
 def _triangles_only(data: bytes) -> tuple[Tensor, Tensor] | None:
     """Fast path for files of numbers only in which every face is a triangle; None for other files."""
-    with warnings.catch_warnings():
+    with caught_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that the text ends in something else is seen below
         try:
             numbers = np.fromstring(data[3:].decode("ascii"), dtype=np.float64, sep=" ")

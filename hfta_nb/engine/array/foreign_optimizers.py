@@ -23,6 +23,7 @@ from hfta_nb.engine.eager.contexts import not_compiled
 from hfta_nb.engine.eager.ownership import owner_of
 from hfta_nb.engine.members.generators import streams_apart
 from hfta_nb.errors import ArrayWarning, OptimError
+from hfta_nb.errors.caught_warnings import caught_warnings
 
 ALONE = 2
 """Members that are tried alone."""
@@ -99,7 +100,7 @@ def _judge(optimizer: Optimizer, closure: bool, members: int) -> None:
     where = f"{kind.__name__} on the parameters of an array"
     device = next((p.device for g in optimizer.param_groups for p in g["params"]), torch.device("cpu"))
     try:
-        with streams_apart(device), warnings.catch_warnings():
+        with streams_apart(device), caught_warnings():
             warnings.simplefilter("ignore")
             alone = [_Trial(optimizer, i, closure, members) for i in range(min(ALONE, members))]
             apart = [trial.run() for trial in alone]
@@ -109,7 +110,7 @@ def _judge(optimizer: Optimizer, closure: bool, members: int) -> None:
         warnings.warn(f"{text} elementwise, {cure(kind)}", ArrayWarning, stacklevel=4)
         return
     try:
-        with streams_apart(device), warnings.catch_warnings():
+        with streams_apart(device), caught_warnings():
             warnings.simplefilter("ignore")
             together = _Trial(optimizer, None, closure, members).run()
         why = "members do not train as they would alone" if _differ(together, apart) else ""

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
+from hfta_nb.errors.caught_warnings import caught_warnings
+
 _ALIGN_BYTES = 64  # every parameter begins on a cache line, as in a separate allocation
 
 
@@ -114,7 +116,7 @@ def _expect_layout() -> None:
     Autograd warns when it accumulates into such a gradient. Gradients in an arena are non-contiguous by design.
     """
     parameter = torch.zeros(2, 2)[:, :1].requires_grad_()
-    with warnings.catch_warnings(), torch.enable_grad():
+    with caught_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")
         parameter.grad = torch.zeros(2, 2)[:, :1]
         parameter.sum().backward()  # type: ignore[no-untyped-call]

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hfta_nb.errors import OptimError
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.models.phases import OWN_AXES, Phase
 from hfta_nb.optim import member_values
 from hfta_nb.train.step.array_step import ArrayStep
@@ -203,7 +204,7 @@ def _planned(optimizer: torch.optim.Optimizer, before: Any, factory: Any, values
         for name in _SCHEDULED:
             group.pop(name, None)
         group.update(new)
-    with warnings.catch_warnings():  # torch's own: it has stepped, by the scheduler before
+    with caught_warnings():  # torch's own: it has stepped, by the scheduler before
         warnings.simplefilter("ignore")
         return member_values.advanced(factory(optimizer), before)
 
