@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.suite.modes.base import Mode
 from benchmarks.suite.tasks import DATA, Feed
-from hfta_nb.engine.kernels.native import adam, attention, conv, image_norms, norm, product, recurrent, row_kernels
+from hfta_nb.engine.kernels.native import adam, attention, conv, images, norm, product, recurrent, rows
 
 LOOK_S = 0.02
 PROFILES = 3
@@ -37,8 +37,8 @@ LIBRARY: dict[type, str] = {
     product.Bound: "mm",
     conv.Bound: "convolution",
     attention.Bound: "scaled_dot_product_attention",
-    row_kernels.Bound: "rows",
-    image_norms.Bound: "images",
+    rows.Bound: "rows",
+    images.Bound: "images",
     recurrent.Bound: "lstm",
     norm.BatchNorm: "batch_norm",
     norm.BatchNormBackward: "batch_norm_backward",

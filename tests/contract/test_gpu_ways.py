@@ -98,7 +98,7 @@ def test_members_whose_numbers_would_mix_are_convolved_one_by_one(monkeypatch: p
 )
 def test_groups_that_may_mix(dtype: Any, weight: Any, groups: int, crosses: bool, monkeypatch: Any) -> None:
     gpu = torch.device("cuda", 0)  # named, not used
-    monkeypatch.setattr(convolution.precision, "float32", lambda device: ("ieee", "tf32", "ieee"))
+    monkeypatch.setattr(convolution.matmul_precision, "float32", lambda device: ("ieee", "tf32", "ieee"))
     given = {"input": SimpleNamespace(device=gpu, dtype=dtype), "weight": SimpleNamespace(shape=weight)}
     assert convolution._crosses_groups(F.conv2d, {**given, "groups": groups}) == crosses
     there = {**given, "input": SimpleNamespace(device=CPU, dtype=dtype), "groups": groups}
@@ -106,7 +106,7 @@ def test_groups_that_may_mix(dtype: Any, weight: Any, groups: int, crosses: bool
 
 
 def test_float32_stays_in_groups_where_it_is_not_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution.precision, "float32", lambda device: ("ieee", "ieee", "ieee"))
+    monkeypatch.setattr(convolution.matmul_precision, "float32", lambda device: ("ieee", "ieee", "ieee"))
     x = SimpleNamespace(device=torch.device("cuda", 0), dtype=torch.float32)
     assert not convolution._crosses_groups(F.conv2d, {"input": x, "weight": SimpleNamespace(shape=(8, 8, 3, 3))})
 

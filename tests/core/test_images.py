@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.engine.array.access import fuse_roomy
-from hfta_nb.engine.kernels.native import build, image_norms
-from hfta_nb.engine.kernels.native.image_norms import Bound, Images
+from hfta_nb.engine.kernels.native import build, images
+from hfta_nb.engine.kernels.native.images import Bound, Images
 from hfta_nb.engine.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel
 from tests.core.compiled import (
     NEEDS_COMPILER,
@@ -27,7 +27,7 @@ from tests.core.compiled import (
 )
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew")]
-OWN = [image_norms]
+OWN = [images]
 
 # size, groups (0: a batch norm), channels last, ReLU, pooling, whether the gradient has channels first
 CASES = [
@@ -292,5 +292,5 @@ def test_in_float64_torchs() -> None:
 @pytest.mark.usefixtures("own_kernels_preferred")
 def test_without_a_library_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.VARIABLE, "off")
-    assert not image_norms.usable()
+    assert not images.usable()
     assert not taken(train_measured(NETS["group, ReLU"][0], SIZE, 1))

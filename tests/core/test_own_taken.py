@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.engine.kernels.native import adam, attention, build, conv, norm, product, recurrent, row_kernels
-from hfta_nb.engine.kernels.native import image_norms as images
+from hfta_nb.engine.kernels.native import adam, attention, build, conv, images, norm, product, recurrent, rows
 from tests.core.compiled import NEEDS_COMPILER, taken
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("libraries_anew", "own_libraries", "own_kernels_preferred")]
-OWN = [adam, attention, conv, images, norm, product, row_kernels]
+OWN = [adam, attention, conv, images, norm, product, rows]
 
 
 class _Transformer(nn.Module):

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.kernels.native import product, row_kernels
+from hfta_nb.engine.kernels.native import product, rows
 from hfta_nb.engine.kernels.native.binding import Binding
 from hfta_nb.engine.kernels.strategy.kernel_variants import Operand, variants_of
 from tests.core.compiled import NEEDS_COMPILER, close, train_beside
 
 pytestmark = [NEEDS_COMPILER, pytest.mark.usefixtures("own_libraries")]
-OWN = [row_kernels, product]
+OWN = [rows, product]
 _aten = torch.ops.aten
 
 
@@ -34,7 +34,7 @@ def test_the_gradient_of_log_softmax(height: int, columns: int) -> None:
     wanted = x.double().log_softmax(1)
     exact = _aten._log_softmax_backward_data(by.double(), wanted, 1, torch.float64)
     found = torch.full_like(x, torch.nan)
-    Binding(row_kernels.log_softmax_backward)(by, wanted.float(), 1, torch.float32, out=found)
+    Binding(rows.log_softmax_backward)(by, wanted.float(), 1, torch.float32, out=found)
     assert _close(found, exact)
 
 
@@ -45,7 +45,7 @@ def test_the_gradient_of_a_table_has_torchs_bits(columns: int, padding: int, tur
     index = torch.randint(0, 5, (7, 6), generator=torch.Generator().manual_seed(columns))
     index, by = index.t() if turned else index, _noise(*(index.t() if turned else index).shape, columns)
     out = torch.full((5, columns), torch.nan)
-    Binding(row_kernels.embedding_backward)(by, index, 5, padding, False, out=out)
+    Binding(rows.embedding_backward)(by, index, 5, padding, False, out=out)
     assert torch.equal(out, _aten.embedding_dense_backward(by, index, 5, padding, False))
 
 
@@ -64,7 +64,7 @@ def test_sums_of_rows(size: tuple[int, ...], dims: list[int], keep: bool) -> Non
     x = _noise(*size) + 1
     wanted = x.double().sum(dims, keep)
     out = torch.full(wanted.shape, torch.nan)
-    Binding(row_kernels.column_sums)(x, dims, keep, out=out)
+    Binding(rows.column_sums)(x, dims, keep, out=out)
     assert _close(out, wanted)
 
 
@@ -89,20 +89,20 @@ def test_layer_norm_and_its_gradients(height: int, columns: int, affine: bool) -
 
     wanted = _aten.native_layer_norm(*map(exact, (x, shape, weight, bias, 1e-3)))
     out, mean, scale = torch.full_like(x, torch.nan), torch.empty(height, 1), torch.empty(height, 1)
-    Binding(row_kernels.layer_norm)(x, shape, weight, bias, 1e-3, out=out, mean=mean, scale=scale)
+    Binding(rows.layer_norm)(x, shape, weight, bias, 1e-3, out=out, mean=mean, scale=scale)
     assert all(map(_close, (out, mean, scale), wanted))
     mask = [True, affine, affine]
     grads = _aten.native_layer_norm_backward(*map(exact, (by, x, shape)), *wanted[1:], exact(weight), exact(bias), mask)
     rooms = {"out": torch.full_like(x, torch.nan)}
     if affine:
         rooms |= {"by_weight": torch.full((columns,), torch.nan), "by_bias": torch.full((columns,), torch.nan)}
-    Binding(row_kernels.layer_norm_backward)(by, x, shape, mean, scale, weight, bias, mask, **rooms)
+    Binding(rows.layer_norm_backward)(by, x, shape, mean, scale, weight, bias, mask, **rooms)
     for found, true in zip(rooms.values(), grads, strict=False):
         assert (found - true).abs().max() <= 1e-5 * max(1.0, float(true.abs().max()))
 
 
 def test_a_binding_follows_its_tensors() -> None:
-    call = Binding(row_kernels.column_sums)
+    call = Binding(rows.column_sums)
     for size in ((4, 5), (4, 5), (3, 20)):
         x, out = _noise(*size), torch.empty(size[1])
         call(x, [0], False, out=out)
@@ -130,5 +130,5 @@ def test_a_network_replayed_with_them_trains_as_its_members_do(members: int) -> 
     array = train_beside(_Net, members, batches)
     (seen,) = array._steps.cache
     assert seen.program is not None, seen.reason
-    kinds = [step for step in seen.program.steps if isinstance(step, row_kernels.Bound)]
+    kinds = [step for step in seen.program.steps if isinstance(step, rows.Bound)]
     assert len(kinds) == (7 if members == 1 else 9)  # sums of rows are gradients of biases

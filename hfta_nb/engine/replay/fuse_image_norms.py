@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from hfta_nb.engine.kernels.native import image_norms
-from hfta_nb.engine.kernels.native.image_norms import Images
+from hfta_nb.engine.kernels.native import images
+from hfta_nb.engine.kernels.native.images import Images
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, Operand
 from hfta_nb.engine.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel, chosen
@@ -86,7 +86,7 @@ class _Chains:
         found: dict[int, Instruction | None] = {}
         if self._device.type == "cpu":
             for i, call in enumerate(self._calls):
-                if call.function in _NORMS and _single(call) and image_norms.usable():
+                if call.function in _NORMS and _single(call) and images.usable():
                     found.update(self._replaced(i))
         every = [(found.get(i, call), i) for i, call in enumerate(self._calls)]
         kept = [(call, i) for call, i in every if call is not None]
@@ -233,7 +233,7 @@ class _Parts:
         if self.act.function is _RELU:
             return True
         given, _, kinds = self.act.args
-        if len(given.size) != len(self.x.size) + 1 or not all(kind in image_norms.KINDS for kind in kinds.split(",")):
+        if len(given.size) != len(self.x.size) + 1 or not all(kind in images.KINDS for kind in kinds.split(",")):
             return False
         (members, samples, channels, *space), (step, by_sample, by_channel, *steps) = given.size, given.stride
         size, stride = (samples, members * channels, *space), (by_sample, by_channel, *steps)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.kernels.native import image_norms as images
-from hfta_nb.engine.kernels.native.image_norms import Images
+from hfta_nb.engine.kernels.native import images
+from hfta_nb.engine.kernels.native.images import Images
 from hfta_nb.engine.kernels.strategy.autotune import Choice, choose
 from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED, KernelVariant, Operand
 from hfta_nb.engine.replay.trace import BufferView, Instruction

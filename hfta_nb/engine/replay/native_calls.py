@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.kernels.native import attention, conv, row_kernels
+from hfta_nb.engine.kernels.native import attention, conv, rows
 from hfta_nb.engine.kernels.native.binding import Bind, Binding
 from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED, KernelVariant, Operand
 from hfta_nb.engine.replay.trace import BufferView, Instruction
@@ -94,17 +94,13 @@ def _attention_backward(call: Instruction) -> bool:
 
 def _layer_norm(call: Instruction) -> bool:
     columns = math.prod(call.args[1])
-    return (
-        all(map(_whole, (call.args[0], call.args[2], call.args[3], *call.results)))
-        and columns > 0
-        and row_kernels.usable()
-    )
+    return all(map(_whole, (call.args[0], call.args[2], call.args[3], *call.results))) and columns > 0 and rows.usable()
 
 
 def _layer_norm_backward(call: Instruction) -> bool:
     by, x, shape, mean, scale, weight, *_ = call.args
     given = by, x, mean, scale, weight, *call.results
-    return call.results[0] is not None and all(map(_whole, given)) and math.prod(shape) > 0 and row_kernels.usable()
+    return call.results[0] is not None and all(map(_whole, given)) and math.prod(shape) > 0 and rows.usable()
 
 
 def _convolution(call: Instruction) -> bool:
@@ -135,7 +131,7 @@ def _lasting(*images: Any) -> bool:
 def _embedding_backward(call: Instruction) -> bool:
     by, index, _, _, scaled = call.args
     whole = _whole(by) and _whole(call.results[0]) and by.size[-1] > 0
-    return whole and index.dtype == torch.int64 and not scaled and row_kernels.usable()
+    return whole and index.dtype == torch.int64 and not scaled and rows.usable()
 
 
 def _whole(place: Any) -> bool:
@@ -145,17 +141,15 @@ def _whole(place: Any) -> bool:
 
 def _table() -> dict[Any, NativeCall]:
     found = {
-        _aten.native_layer_norm.default: NativeCall(("out", "mean", "scale"), row_kernels.layer_norm, _layer_norm),
+        _aten.native_layer_norm.default: NativeCall(("out", "mean", "scale"), rows.layer_norm, _layer_norm),
         _aten.native_layer_norm_backward.default: NativeCall(
-            ("out", "by_weight", "by_bias"), row_kernels.layer_norm_backward, _layer_norm_backward
+            ("out", "by_weight", "by_bias"), rows.layer_norm_backward, _layer_norm_backward
         ),
         _aten.convolution.default: NativeCall(("out",), conv.forward, _convolution),
         _aten.convolution_backward.default: NativeCall(
             ("by_x", "by_weight", "by_bias"), conv.backward, _convolution_backward
         ),
-        _aten.embedding_dense_backward.default: NativeCall(
-            ("out",), row_kernels.embedding_backward, _embedding_backward
-        ),
+        _aten.embedding_dense_backward.default: NativeCall(("out",), rows.embedding_backward, _embedding_backward),
     }
     forward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu", None)
     backward = getattr(_aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)

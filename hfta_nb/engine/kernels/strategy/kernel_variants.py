@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.engine.kernels.native import norm, product, row_kernels
+from hfta_nb.engine.kernels.native import norm, product, rows
 from hfta_nb.engine.kernels.native.binding import Binding
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.gpu_streams import Parted, partings
@@ -98,7 +98,7 @@ def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> lis
     if any(o.dtype != torch.float32 for o in operands):
         return []  # in float64 the bits must equal the plain module's
     if function is _SUM:
-        return [_COLUMN_SUMS] if _columns(args) and row_kernels.usable() else []
+        return [_COLUMN_SUMS] if _columns(args) and rows.usable() else []
     if function in PRODUCTS:
         return [*(_products(function, args) if matmul_precision.can_switch() else []), *_compiled(function, args)]
     if function in _NORMS:
@@ -113,7 +113,7 @@ def variants_of(function: Any, args: Sequence[Any], device: torch.device) -> lis
         at = 1 if function in _TURNED else 2
         last = len(operands[0].size) - 1
         if len(args) > at and args[at] in (last, -1) and not (function in _TURNED and args[2]):
-            own = function is _LOG_SOFTMAX_BACKWARD and row_kernels.usable()
+            own = function is _LOG_SOFTMAX_BACKWARD and rows.usable()
             return [_OVER_LAST[function], *([_COMPILED_BACKWARD] if own else [])]
     return []
 
@@ -225,14 +225,14 @@ def _gapless(factor: Operand) -> bool:
 
 _TURNED = frozenset({_aten._log_softmax.default, _aten._softmax.default})
 _LOG_SOFTMAX_BACKWARD = _aten._log_softmax_backward_data.default
-_COMPILED_BACKWARD = KernelVariant(COMPILED, lambda _: Binding(row_kernels.log_softmax_backward))
+_COMPILED_BACKWARD = KernelVariant(COMPILED, lambda _: Binding(rows.log_softmax_backward))
 _OVER_LAST = {
     **{f: KernelVariant("turned", Turned) for f in _TURNED},
     _LOG_SOFTMAX_BACKWARD: KernelVariant("whole tensors", LogSoftmaxBackward),
     _aten._softmax_backward_data.default: KernelVariant("whole tensors", SoftmaxBackward),
 }
 _SUM = _aten.sum.dim_IntList
-_COLUMN_SUMS = KernelVariant(COMPILED, lambda _: Binding(row_kernels.column_sums))
+_COLUMN_SUMS = KernelVariant(COMPILED, lambda _: Binding(rows.column_sums))
 
 
 def _columns(args: Sequence[Any]) -> bool:
