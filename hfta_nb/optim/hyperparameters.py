@@ -141,6 +141,8 @@ COUNT = Kind("a whole number, at least 0", lambda v: 0 <= v < border.MOST and v 
 DECAY = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
 LR = Kind("a finite number, at least 0", lambda v: v >= 0)  # a schedule may have made it infinite: see `check_lr`
 BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
+OF_ADAM: Mapping[str, Kind] = {"lr": LR, "betas": BETAS, "eps": at_least(0.0), "weight_decay": DECAY}
+"""What Adam and its kin have in common."""
 
 
 def check_lr(group: Mapping[str, Any], where: str) -> None:
