@@ -126,12 +126,6 @@ class Adam(FlatOptimizer):
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return name != "max_exp_avg_sq" or bool(values["amsgrad"])
 
-    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        return {**values, "fused": True} if self.fused else values
-
-    def settings(self) -> dict[str, Any]:
-        return {"fused": self.fused, "capturable": self.capturable}
-
     def fused_calls(
         self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
     ) -> FusedCalls | OnePass | None:

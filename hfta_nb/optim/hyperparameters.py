@@ -132,8 +132,8 @@ class AnyKind(Kind):
         return tuple(value) if self.size and isinstance(value, list) else value
 
 
-def at_least(low: float, words: tuple[Any, ...] = ()) -> Kind:
-    return Kind(f"at least {low:g}", lambda v: v >= low, words=words)
+def at_least(low: float) -> Kind:
+    return Kind(f"at least {low:g}", lambda v: v >= low)
 
 
 def above(low: float) -> Kind:

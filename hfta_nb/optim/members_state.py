@@ -26,13 +26,13 @@ class MembersState(abc.ABC):
     def _prepare_groups(self, params: Any) -> None:
         """Take groups of parameters, with their hyperparameters."""
 
-    @abc.abstractmethod
     def settings(self) -> dict[str, Any]:
         """Attributes that an optimizer made from this one takes over."""
+        return {}
 
-    @abc.abstractmethod
     def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         """A member's values as torch's optimizer keeps them."""
+        return values
 
     @abc.abstractmethod
     def rows(self, group: int, name: str) -> list[Any]:

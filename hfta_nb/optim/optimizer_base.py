@@ -74,10 +74,6 @@ class ArrayOptimizer(Surgery):
             self._admit(group)
         self.array.followers.add(self)
 
-    def settings(self) -> dict[str, Any]:
-        """Attributes that an optimizer made from this one takes over."""
-        return {}
-
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """This class; an lr scheduler of torch that asks for it is told its counterpart.
@@ -116,10 +112,6 @@ class ArrayOptimizer(Surgery):
     def _shapes(self, names: Iterable[str]) -> dict[str, Tensor]:
         parameters = dict(self.array.named_parameters())
         return {name: parameters[name] for name in names}
-
-    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """A member's values as torch's optimizer keeps them."""
-        return values
 
     def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         """Whatever must hold beyond the bounds of each hyperparameter.
