@@ -159,9 +159,7 @@ class ByMember(MemberOptimizer):
         return {n: rows[index] for n, rows in self._table[group].items() if rows[index] is not None or n in known}
 
     def _sync_values(self, values: Sequence[Mapping[str, HostColumn]]) -> None:
-        arenas = self.array.arenas
-        if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
-            self._make(self._torch_states())
+        self._follow_arenas()
         for k, group in enumerate(self.param_groups):
             now = _plain_values(group)
             if now == self._seen[k]:

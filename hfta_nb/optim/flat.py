@@ -123,9 +123,7 @@ class FlatOptimizer(FlatState):
         return entries(self._segments, len(self.array))
 
     def _update(self, values: Sequence[Numbers], skip: list[int]) -> None:
-        arenas = self.array.arenas
-        if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
-            self._lay_out(self._entries())  # the array has moved to another device or dtype
+        self._follow_arenas()
         self._bound_step = None
         stepped = []
         for segment in list(self._ready()):  # all of them, so that what is refused has changed nothing
