@@ -72,7 +72,7 @@ def test_where_nothing_can_be_written_it_is_read_all_the_same(
     def refused(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("hfta_nb.records.store.database.files.sync", refused)
+    monkeypatch.setattr("hfta_nb.records.store.database.tensor_files.sync", refused)
     study = hfta.Study.load(place)
     assert study.history.state == ev.STOPPED
     study.best().module()
