@@ -11,7 +11,6 @@ import dis
 import functools
 import io
 import itertools
-import operator
 import os
 import random
 import types
@@ -26,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from hfta_nb.data.values_in_places import PLAIN, to_keep
 from hfta_nb.errors import DataWarning
-from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.errors.own_lines import is_own
 
 MOST = 20_000
@@ -49,17 +48,8 @@ CLOCKS = frozenset({"time", "datetime"})
 MISSING = object()
 """In place of a value where there is none."""
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, torch.dtype, torch.device, range, slice)
-_COMPARED: tuple[type[Any], ...] = (*_PLAIN, set, frozenset, bytearray)
 _CLOSED = (types.ModuleType, io.IOBase, types.CodeType, types.GeneratorType)
 _GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "STORE_NAME")
-_ITERATORS: tuple[type[Any], ...] = (
-    itertools.count,
-    itertools.cycle,
-    type(iter([])),
-    type(iter(())),
-    type(iter(range(0))),
-)
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,7 @@ def find(roots: Mapping[str, Any]) -> Found:
     queue: deque[tuple[str, Any]] = deque(roots.items())
     while queue and len(alive) < MOST:
         where, value = queue.popleft()
-        if isinstance(value, _PLAIN) or id(value) in seen or isinstance(value, _CLOSED):
+        if isinstance(value, PLAIN) or id(value) in seen or isinstance(value, _CLOSED):
             continue
         seen.add(id(value))
         alive.append(value)
@@ -218,7 +208,7 @@ def _cache(where: str, function: Any) -> Place:
 
 def _elements(where: str, pairs: Any) -> Iterator[tuple[str, Any]]:
     with_names = ((f"{where}[{key!r}]", value) for key, value in itertools.islice(pairs, MOST_ELEMENTS))
-    return iter([(name, value) for name, value in with_names if not isinstance(value, _PLAIN)])
+    return iter([(name, value) for name, value in with_names if not isinstance(value, PLAIN)])
 
 
 def _refill(container: Any, kept: Any) -> None:
@@ -269,11 +259,11 @@ def _of_user(kind: type) -> bool:
 def _attribute_of_class(kind: type, name: str) -> Place:
     def put(value: Any) -> None:
         if value is not MISSING:
-            setattr(kind, name, _kept(value))
+            setattr(kind, name, to_keep(value))
         elif name in vars(kind):
             delattr(kind, name)
 
-    return Place("name", lambda: _kept(vars(kind).get(name, MISSING)), put)
+    return Place("name", lambda: to_keep(vars(kind).get(name, MISSING)), put)
 
 
 def _of_function(where: str, function: types.FunctionType, found: Found) -> Iterator[tuple[str, Any]]:
@@ -345,21 +335,21 @@ def _name(scope: dict[str, Any], name: str) -> Place:
         if value is MISSING:
             scope.pop(name, None)
         else:
-            scope[name] = _kept(value)
+            scope[name] = to_keep(value)
 
-    return Place("name", lambda: _kept(scope.get(name, MISSING)), put)
+    return Place("name", lambda: to_keep(scope.get(name, MISSING)), put)
 
 
 def _slot(slot: types.MemberDescriptorType, holder: Any) -> Place:
     def get() -> Any:
         try:
-            return _kept(slot.__get__(holder))
+            return to_keep(slot.__get__(holder))
         except AttributeError:
             return MISSING
 
     def put(value: Any) -> None:
         if value is not MISSING:
-            slot.__set__(holder, _kept(value))
+            slot.__set__(holder, to_keep(value))
         elif get() is not MISSING:
             slot.__delete__(holder)
 
@@ -369,58 +359,12 @@ def _slot(slot: types.MemberDescriptorType, holder: Any) -> Place:
 def _cell(cell: types.CellType) -> Place:
     def get() -> Any:
         try:
-            return _kept(cell.cell_contents)
+            return to_keep(cell.cell_contents)
         except ValueError:  # not filled yet
             return MISSING
 
     def put(value: Any) -> None:
         if value is not MISSING:
-            cell.cell_contents = _kept(value)
+            cell.cell_contents = to_keep(value)
 
     return Place("name", get, put)
-
-
-def _kept(value: Any) -> Any:
-    """A value as it is to be kept: a copy of an iterator, which others would exhaust."""
-    if not isinstance(value, _ITERATORS):
-        return value
-    with caught_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.14 has no copies of some; they are as they are
-        try:
-            return copy.copy(value)
-        except TypeError:
-            return value
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two values that `Place.get` gave are the same: plain values and arrays by value, else by identity."""
-    if a is b:
-        return True
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Tensor):
-        alike = a.shape == b.shape and a.dtype == b.dtype
-        return bool(alike and ((a == b) | ((a != a) & (b != b))).all())
-    if isinstance(a, np.ndarray):
-        return bool(a.shape == b.shape and a.tobytes() == b.tobytes())
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
-    if isinstance(a, list | tuple | deque):
-        return len(a) == len(b) and (all(map(operator.is_, a, b)) or all(map(same, a, b)))
-    if isinstance(a, _ITERATORS):
-        return repr(reduced(a)) == repr(reduced(b))
-    return isinstance(a, _COMPARED) and bool(a == b or (a != a and b != b))
-
-
-def reduced(iterator: Any) -> Any:
-    """What an iterator of Python's own is made from, to go on where it is."""
-    with caught_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return tuple(map(_plain, iterator.__reduce__()[1:]))
-
-
-def _plain(part: Any) -> Any:
-    """The same for iterators within."""
-    if isinstance(part, tuple):
-        return tuple(map(_plain, part))
-    return reduced(part) if isinstance(part, _ITERATORS) else part

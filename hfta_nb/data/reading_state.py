@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.data.places import MISSING, Found, Place, find, reduced, same
+from hfta_nb.data.places import MISSING, Found, Place, find
 from hfta_nb.data.randomness import Randomness
+from hfta_nb.data.values_in_places import reduced, same
 from hfta_nb.errors import DataError, DataWarning
 
 T = TypeVar("T")

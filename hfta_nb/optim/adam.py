@@ -16,7 +16,7 @@ from hfta_nb.optim.elementwise_passes import addcdiv_, addcmul_, ascended, choos
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused_kernels import FusedCalls, rows_of, settings_of
-from hfta_nb.optim.hyperparameters import BETAS, DECAY, FLAG, LR, HostColumn, Kind, at_least, power
+from hfta_nb.optim.hyperparameters import FLAG, OF_ADAM, HostColumn, Kind, power
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
 from hfta_nb.optim.segments import Segment, pass_of
 
@@ -49,13 +49,8 @@ class Adam(FlatOptimizer):
 
     torch_class: ClassVar[Any] = torch.optim.Adam
     kinds: ClassVar[Mapping[str, Kind]] = {
-        "lr": LR,
-        "betas": BETAS,
-        "eps": at_least(0.0),
-        "weight_decay": DECAY,
-        "amsgrad": FLAG,
-        "maximize": FLAG,
-        "decoupled_weight_decay": FLAG,
+        **OF_ADAM,
+        **dict.fromkeys(("amsgrad", "maximize", "decoupled_weight_decay"), FLAG),
     }
     kernel: ClassVar[str] = "adam"
     trial: ClassVar[Numbers] = {
@@ -130,12 +125,6 @@ class Adam(FlatOptimizer):
 
     def state_for(self, name: str, values: Mapping[str, Any]) -> bool:
         return name != "max_exp_avg_sq" or bool(values["amsgrad"])
-
-    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        return {**values, "fused": True} if self.fused else values
-
-    def settings(self) -> dict[str, Any]:
-        return {"fused": self.fused, "capturable": self.capturable}
 
     def fused_calls(
         self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers

@@ -13,7 +13,7 @@ from hfta_nb.optim.adam import moment_numbers, shrink, update_moments
 from hfta_nb.optim.elementwise_passes import add_, addcdiv_, ascended, choose, decayed, lerp_
 from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
-from hfta_nb.optim.hyperparameters import BETAS, DECAY, FLAG, LR, HostColumn, Kind, at_least, power
+from hfta_nb.optim.hyperparameters import FLAG, OF_ADAM, HostColumn, Kind, at_least, power
 
 
 class Adamax(FlatOptimizer):
@@ -32,13 +32,7 @@ class Adamax(FlatOptimizer):
     """
 
     torch_class = torch.optim.Adamax
-    kinds: ClassVar[Mapping[str, Kind]] = {
-        "lr": LR,
-        "betas": BETAS,
-        "eps": at_least(0.0),
-        "weight_decay": DECAY,
-        "maximize": FLAG,
-    }
+    kinds: ClassVar[Mapping[str, Kind]] = {**OF_ADAM, "maximize": FLAG}
 
     def __init__(
         self,
@@ -91,10 +85,7 @@ class NAdam(FlatOptimizer):
 
     torch_class = torch.optim.NAdam
     kinds: ClassVar[Mapping[str, Kind]] = {
-        "lr": LR,
-        "betas": BETAS,
-        "eps": at_least(0.0),
-        "weight_decay": DECAY,
+        **OF_ADAM,
         "momentum_decay": at_least(0.0),
         "decoupled_weight_decay": FLAG,
         "maximize": FLAG,
@@ -165,14 +156,7 @@ class RAdam(FlatOptimizer):
     """
 
     torch_class = torch.optim.RAdam
-    kinds: ClassVar[Mapping[str, Kind]] = {
-        "lr": LR,
-        "betas": BETAS,
-        "eps": at_least(0.0),
-        "weight_decay": DECAY,
-        "decoupled_weight_decay": FLAG,
-        "maximize": FLAG,
-    }
+    kinds: ClassVar[Mapping[str, Kind]] = {**OF_ADAM, "decoupled_weight_decay": FLAG, "maximize": FLAG}
 
     def __init__(
         self,

@@ -8,7 +8,6 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,24 +17,11 @@ from hfta_nb.engine.array import in_full, not_compiled
 from hfta_nb.engine.array.access import own_names
 from hfta_nb.errors import ArrayWarning, HftaError, OptimError
 from hfta_nb.optim.hooks import with_step_hooks
-from hfta_nb.optim.hyperparameters import HostColumn, Kind, plain
+from hfta_nb.optim.hyperparameters import AnyKind, HostColumn, Kind, plain
 from hfta_nb.optim.member_optimizers import MemberOptimizer
 from hfta_nb.optim.rerun import evaluated
 from hfta_nb.optim.surgery import Surgery
 from hfta_nb.optim.told_state import NO_VALUES, is_shown, lost, moved, numbered, restore, told_of, with_keys
-
-
-@dataclass(frozen=True)
-class AnyKind(Kind):
-    """A hyperparameter of which nothing is known but how many numbers make one value: the class says what is wrong."""
-
-    def rows(self, name: str, value: Any, members: int) -> list[Any]:
-        if not self.size and isinstance(value, tuple):
-            return [plain(value)] * members
-        return super().rows(name, value, members)
-
-    def one(self, where: str, value: Any) -> Any:
-        return tuple(value) if self.size and isinstance(value, list) else value
 
 
 class ByMember(MemberOptimizer):
@@ -153,13 +139,11 @@ class ByMember(MemberOptimizer):
             raise OptimError(str(error) or repr(error), where=where, got=settings) from error
         if not isinstance(made, torch.optim.Optimizer):
             raise OptimError("makes no torch.optim.Optimizer", where=where, got=made)
-        hooked = next(
-            (n for n, p in self._rows[index].items() if p._backward_hooks or p._post_accumulate_grad_hooks), ""
-        )
-        if hooked:
-            what = "steps in hooks of its parameters, which no backward of an array calls"
-            remedy = "use a class that steps in step(), or give array.parameters() to this one"
-            raise OptimError(what, where=f"{where}, {hooked}", remedy=remedy)
+        for name, p in self._rows[index].items():
+            if p._backward_hooks or p._post_accumulate_grad_hooks:
+                what = "steps in hooks of its parameters, which no backward of an array calls"
+                remedy = "use a class that steps in step(), or give array.parameters() to this one"
+                raise OptimError(what, where=f"{where}, {name}", remedy=remedy)
         held = [p for group in made.param_groups for p in group["params"]]
         if len(made.param_groups) != len(groups) or len(held) != sum(map(len, self._names)):
             remedy = "give one ByMember the parameters of each"
@@ -175,9 +159,7 @@ class ByMember(MemberOptimizer):
         return {n: rows[index] for n, rows in self._table[group].items() if rows[index] is not None or n in known}
 
     def _sync_values(self, values: Sequence[Mapping[str, HostColumn]]) -> None:
-        arenas = self.array.arenas
-        if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
-            self._make(self._torch_states())
+        self._follow_arenas()
         for k, group in enumerate(self.param_groups):
             now = _plain_values(group)
             if now == self._seen[k]:
@@ -266,9 +248,8 @@ class ByMember(MemberOptimizer):
     @torch.no_grad()
     def _call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         self._sync_values(())
-        found = []
-        for i, member in enumerate(self.members):
-            found.append(self._run(i, functools.partial(getattr(member, name), *args, **kwargs)))
+        calls = [functools.partial(getattr(member, name), *args, **kwargs) for member in self.members]
+        found = [self._run(i, call) for i, call in enumerate(calls)]
         for names, group in zip(self._names, self.param_groups, strict=True):  # a method may have forgotten gradients
             for n, p in zip(names, group["params"], strict=True):
                 if p.grad is not None and all(rows[n].grad is None for rows in self._rows):

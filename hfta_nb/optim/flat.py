@@ -41,6 +41,14 @@ class FlatOptimizer(FlatState):
     how = "one pass over [M, P]"
     capturable = False
     """Whether steps may be captured."""
+    fused = False
+    """Whether torch's fused kernels are asked for."""
+
+    def settings(self) -> dict[str, Any]:
+        return {"fused": self.fused, "capturable": self.capturable}
+
+    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {**values, "fused": True} if self.fused else values
 
     # For subclasses.
 
@@ -115,9 +123,7 @@ class FlatOptimizer(FlatState):
         return entries(self._segments, len(self.array))
 
     def _update(self, values: Sequence[Numbers], skip: list[int]) -> None:
-        arenas = self.array.arenas
-        if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
-            self._lay_out(self._entries())  # the array has moved to another device or dtype
+        self._follow_arenas()
         self._bound_step = None
         stepped = []
         for segment in list(self._ready()):  # all of them, so that what is refused has changed nothing

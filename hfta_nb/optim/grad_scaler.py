@@ -80,12 +80,16 @@ class GradScaler:
     @property
     def scales(self) -> Float[Tensor, " M"]:
         """The scales, for ``array.backward(..., scale=scaler.scales)``."""
+        self._follow_device()
+        return self._scale
+
+    def _follow_device(self) -> None:
+        """Move to the device of the array."""
         device = self.array.arenas[0].data.device if self.array.arenas else self._scale.device
         if self._scale.device != device:
             for name in ("_scale", "_streak", "_on", "_first"):
                 setattr(self, name, getattr(self, name).to(device))
             self._set = {k: v.to(device) for k, v in self._set.items()}
-        return self._scale
 
     @not_compiled
     @takes(OptimError)
@@ -233,10 +237,7 @@ class GradScaler:
         self._enabled = list(saved["enabled"])
         self._on = torch.tensor(self._enabled)
         self._set = {k: torch.tensor(saved[k], dtype=torch.float64) for k in self._set}
-        device = self.array.arenas[0].data.device if self.array.arenas else self._scale.device
-        for name in ("_scale", "_streak", "_on", "_first"):
-            setattr(self, name, getattr(self, name).to(device))
-        self._set = {k: v.to(device) for k, v in self._set.items()}
+        self._follow_device()
 
     def copy_member(self, src: int, dst: int) -> None:
         """Member `dst` takes scale and settings of member `src`."""

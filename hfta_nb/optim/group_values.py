@@ -12,6 +12,11 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim.hyperparameters import Kind, plain
 
 
+def _with(function: Callable[[Any, Any], Any]) -> Callable[[MemberValues, Any], Any]:
+    """A method that calculates with each member's value and another one."""
+    return lambda values, other: values._each(function, other)
+
+
 class MemberValues(list[Any]):
     """A list of M numbers, one per member, that calculates as a number does: each member's with its own.
 
@@ -31,44 +36,12 @@ class MemberValues(list[Any]):
             columns.append(value if several else [value] * len(self))
         return MemberValues(map(function, self, *columns))
 
-    def __add__(self, other: Any) -> Any:
-        return self._each(operator.add, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._each(operator.sub, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._each(operator.mul, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._each(operator.truediv, other)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._each(operator.floordiv, other)
-
-    def __mod__(self, other: Any) -> Any:
-        return self._each(operator.mod, other)
-
-    def __pow__(self, other: Any) -> Any:
-        return self._each(operator.pow, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._each(operator.add, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._each(lambda v, w: w - v, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._each(operator.mul, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._each(lambda v, w: w / v, other)
-
-    def __rpow__(self, other: Any) -> Any:
-        return self._each(lambda v, w: w**v, other)
-
-    # Those of a list would repeat it, or make it longer.
-    __iadd__, __imul__ = __add__, __mul__
+    __add__ = __radd__ = __iadd__ = _with(operator.add)  # those of a list would make it longer
+    __mul__ = __rmul__ = __imul__ = _with(operator.mul)  # or repeat it
+    __sub__, __rsub__ = _with(operator.sub), _with(lambda v, w: w - v)
+    __truediv__, __rtruediv__ = _with(operator.truediv), _with(lambda v, w: w / v)
+    __floordiv__, __mod__ = _with(operator.floordiv), _with(operator.mod)
+    __pow__, __rpow__ = _with(operator.pow), _with(lambda v, w: w**v)
 
     def __neg__(self) -> Self:
         return self._each(operator.neg)  # type: ignore[no-any-return]

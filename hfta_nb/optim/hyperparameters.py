@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hfta_nb.engine.array import PerMember
+from hfta_nb.engine.array import PerMember, in_full
 from hfta_nb.errors import OptimError, border
 
 HostColumn = NDArray[Any]
@@ -81,11 +81,7 @@ class Kind:
         value = plain(value)
         value = value if listed else self._transposed(name, value, members)
         if listed or self.per_member(value):
-            if len(value) != members:
-                raise OptimError(
-                    "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
-                )
-            return [self.one(f"{name}, member {i}", v) for i, v in enumerate(value)]
+            return [self.one(f"{name}, member {i}", v) for i, v in enumerate(_of_members(name, value, members))]
         if not self.size and isinstance(value, tuple):
             raise refused_tuple("not a number" if self.convert is not str else "not known", name, value, self.accepted)
         return [self.one(name, value)] * members
@@ -123,8 +119,21 @@ class Kind:
         raise OptimError(what, where=where, got=whole, accepted=self.accepted)
 
 
-def at_least(low: float, words: tuple[Any, ...] = ()) -> Kind:
-    return Kind(f"at least {low:g}", lambda v: v >= low, words=words)
+@dataclass(frozen=True)
+class AnyKind(Kind):
+    """A hyperparameter of which nothing is known but how many numbers make one value: the class says what is wrong."""
+
+    def rows(self, name: str, value: Any, members: int) -> list[Any]:
+        if not self.size and isinstance(value, tuple):
+            return [plain(value)] * members
+        return super().rows(name, value, members)
+
+    def one(self, where: str, value: Any) -> Any:
+        return tuple(value) if self.size and isinstance(value, list) else value
+
+
+def at_least(low: float) -> Kind:
+    return Kind(f"at least {low:g}", lambda v: v >= low)
 
 
 def above(low: float) -> Kind:
@@ -141,6 +150,42 @@ COUNT = Kind("a whole number, at least 0", lambda v: 0 <= v < border.MOST and v 
 DECAY = Kind("a finite number, at least 0", lambda v: 0 <= v < math.inf)
 LR = Kind("a finite number, at least 0", lambda v: v >= 0)  # a schedule may have made it infinite: see `check_lr`
 BETAS = pair("a pair of numbers, each at least 0 and below 1", lambda v: 0 <= v < 1)
+OF_ADAM: Mapping[str, Kind] = {"lr": LR, "betas": BETAS, "eps": at_least(0.0), "weight_decay": DECAY}
+"""What Adam and its kin have in common."""
+
+
+def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
+    """One value per member of a setting of which nothing is known.
+
+    Args:
+        name: of the setting.
+        value: one value, or an array-like with one per member.
+        members: how many.
+        takes_list: whether torch takes a list: one without further lists in it is one value.
+
+    Raises:
+        OptimError: an array-like of another length.
+    """
+    value = in_full(value)
+    listed = isinstance(value, PerMember)
+    value = plain(value)
+    if not isinstance(value, list):
+        return [value] * members
+    if takes_list and not listed and not any(isinstance(v, list | tuple) for v in value):
+        return [value] * members
+    return list(_of_members(name, value, members))
+
+
+def _of_members(name: str, value: Any, members: int) -> Any:
+    """A list, as long as there are members.
+
+    Raises:
+        OptimError: it is longer or shorter.
+    """
+    if len(value) != members:
+        accepted = f"one value, or a list of {members}"
+        raise OptimError("not one value per member", where=name, got=value, accepted=accepted)
+    return value
 
 
 def check_lr(group: Mapping[str, Any], where: str) -> None:

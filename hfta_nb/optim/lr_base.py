@@ -13,19 +13,16 @@ from typing import Any, ClassVar
 import torch
 from torch.optim import lr_scheduler as reference
 
-from hfta_nb.engine.array import PerMember, in_full, not_compiled
+from hfta_nb.engine.array import in_full, not_compiled
 from hfta_nb.engine.array.access import FunctionStates
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import MOST, STATE, number, takes
 from hfta_nb.errors.caught_warnings import caught_warnings
-from hfta_nb.optim.hyperparameters import plain
+from hfta_nb.optim.hyperparameters import plain, rows_of
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.optimizer_stub import OptimizerStub
-from hfta_nb.optim.stub_values import functions_in, pull, push, restore, values_of
+from hfta_nb.optim.stub_values import functions_in, pull, push, restore, take_seen, values_of
 from hfta_nb.optim.surgery import checked
-
-_SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
-"""What `ReduceLROnPlateau` knows of its metric."""
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
 
@@ -42,6 +39,7 @@ class ArrayLRScheduler:
 
     Attributes:
         how: how the members are served, in words.
+        members: torch's schedulers, one per member.
     """
 
     how: ClassVar[str] = "torch's own, one per member"
@@ -60,7 +58,7 @@ class ArrayLRScheduler:
         stubs = pull(optimizer)
         self._before = [values_of(c) for c in stubs]
         try:
-            self._members = [self._make(i) for i in range(len(stubs))]
+            self.members = [self._make(i) for i in range(len(stubs))]
         except OptimError:
             for stub, values in zip(stubs, self._before, strict=True):
                 restore(stub, values)
@@ -115,7 +113,7 @@ class ArrayLRScheduler:
         Raises:
             OptimError: not one number per member, or a member's scheduler takes no epoch.
         """
-        wanting = [isinstance(m, reference.ReduceLROnPlateau) for m in self._members]
+        wanting = [isinstance(m, reference.ReduceLROnPlateau) for m in self.members]
         if metrics is not None and not any(wanting):
             if epoch is not None:
                 raise OptimError("takes no metrics", where=f"{type(self).__name__}.step", got=metrics)
@@ -124,7 +122,7 @@ class ArrayLRScheduler:
         rows = self._metrics(metrics, wanting)
         pull(self.optimizer)
         if epoch is None:
-            for i, (member, value) in enumerate(zip(self._members, rows, strict=True)):
+            for i, (member, value) in enumerate(zip(self.members, rows, strict=True)):
                 with self._stepping(i):
                     member.step(*value)
         else:
@@ -140,14 +138,14 @@ class ArrayLRScheduler:
         pull(self.optimizer)
         for place in places:
             with self._stepping(place):
-                self._members[place].step(*(() if metrics is None else (metrics[place],)))
+                self.members[place].step(*(() if metrics is None else (metrics[place],)))
         push(self.optimizer)
 
     def _go_to(self, rows: Sequence[tuple[Any, ...]], epochs: Sequence[Any]) -> None:
         """Go to these epochs; what torch warns of for each member is told once."""
         with caught_warnings(record=True) as told:
             warnings.simplefilter("always")
-            for i, (member, value, epoch) in enumerate(zip(self._members, rows, epochs, strict=True)):
+            for i, (member, value, epoch) in enumerate(zip(self.members, rows, epochs, strict=True)):
                 with self._stepping(i):
                     member.step(*value, epoch=epoch)  # type: ignore[misc]
         for text, kind in dict.fromkeys((str(w.message), w.category) for w in told):
@@ -166,7 +164,7 @@ class ArrayLRScheduler:
 
     def _epochs(self, epoch: Any) -> list[Any]:
         """The epoch to which each member goes; None for the next."""
-        count, where = len(self._members), f"{type(self).__name__}.step"
+        count, where = len(self.members), f"{type(self).__name__}.step"
         if epoch is None:
             return [None] * count
         values = plain(epoch)
@@ -175,7 +173,7 @@ class ArrayLRScheduler:
         if len(values) != count or not numbers:
             accepted = f"a number from 0, or a list of {count}, one per member"
             raise OptimError("not an epoch", where=where, got=epoch, accepted=accepted)
-        for i, member in enumerate(self._members):
+        for i, member in enumerate(self.members):
             if "epoch" not in inspect.signature(member.step).parameters:
                 remedy = "call step() without it"
                 raise OptimError(f"{type(member).__name__} takes no epoch", where=f"{where}, member {i}", got=epoch,
@@ -198,16 +196,9 @@ class ArrayLRScheduler:
         pull(self.optimizer)
         columns = [
             [float(lr) for lr in m.get_last_lr()] if hasattr(m, "get_last_lr") else [g["lr"] for g in stub.param_groups]
-            for m, stub in zip(self._members, self.optimizer.stubs, strict=True)
+            for m, stub in zip(self.members, self.optimizer.stubs, strict=True)
         ]
         return [list(group) for group in zip(*columns, strict=True)]
-
-    # What is to come.
-
-    @property
-    def members(self) -> Sequence[reference.LRScheduler]:
-        """torch's schedulers, one per member."""
-        return self._members
 
     def twins(self) -> Iterator[tuple[reference.LRScheduler, OptimizerStub]]:
         """Per member a copy of torch's scheduler, with what it changes: both may be run ahead."""
@@ -219,7 +210,7 @@ class ArrayLRScheduler:
 
     def state_dict(self) -> dict[str, Any]:
         """Per member, the state of torch's scheduler. Functions are not saved, as in torch."""
-        return {"members": [m.state_dict() for m in self._members]}
+        return {"members": [m.state_dict() for m in self.members]}
 
     @takes(OptimError, state_dict=STATE)
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -232,10 +223,10 @@ class ArrayLRScheduler:
         if not isinstance(states, list | tuple) or not all(isinstance(saved, Mapping) for saved in states):
             raise OptimError("not the state of a scheduler", where=type(self).__name__, got=list(state_dict),
                              accepted=STATE.accepted)  # fmt: skip
-        if len(states) != len(self._members):
+        if len(states) != len(self.members):
             raise OptimError("another number of members", where=type(self).__name__, got=len(states),
-                             accepted=str(len(self._members)))  # fmt: skip
-        for member, saved in zip(self._members, states, strict=True):
+                             accepted=str(len(self.members)))  # fmt: skip
+        for member, saved in zip(self.members, states, strict=True):
             member.load_state_dict(copy.deepcopy(saved))
 
     def copy_member(self, src: int, dst: int) -> None:
@@ -246,14 +237,14 @@ class ArrayLRScheduler:
             OptimError: not a member's number.
         """
         src, dst = checked(self.optimizer.array, src), checked(self.optimizer.array, dst)
-        self._members[dst] = self._copied(src, self.optimizer.stubs[dst], {})
+        self.members[dst] = self._copied(src, self.optimizer.stubs[dst], {})
         self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])
         self._states.copy_member(src, dst)
 
     def take_member(self, index: int, other: ArrayLRScheduler, src: int) -> None:
         """Member `index` takes the scheduler of member `src` of another, as far as it has come; its optimizer comes
         first, as the values that schedulers change are there."""
-        self._members[index] = other._copied(src, pull(self.optimizer)[index], {})
+        self.members[index] = other._copied(src, pull(self.optimizer)[index], {})
         self._factories[index], self._before[index] = other._factories[src], copy.deepcopy(other._before[src])
         self._states.take(index, other._states, src)
         self._note_functions(self._states)
@@ -263,11 +254,10 @@ class ArrayLRScheduler:
 
         Schedules that follow a metric take what they have seen of it.
         """
-        mine, theirs = self._members[index], other._members[src]
+        mine, theirs = self.members[index], other.members[src]
         pull(self.optimizer)
         if isinstance(mine, reference.ReduceLROnPlateau):
-            seen = {k: v for k, v in theirs.state_dict().items() if k in _SEEN}
-            mine.load_state_dict(copy.deepcopy(seen))
+            take_seen(mine, theirs)
         else:
             with caught_warnings(), self._alone(index):
                 warnings.simplefilter("ignore")  # torch's own: no optimizer has stepped
@@ -280,7 +270,7 @@ class ArrayLRScheduler:
         stub = pull(self.optimizer)[index]
         restore(stub, self._before[index])
         self._states.values.drop(index)
-        self._members[index] = self._make(index)
+        self.members[index] = self._make(index)
         push(self.optimizer)
 
     def select(self, indices: Sequence[int], optimizer: ArrayOptimizer) -> ArrayLRScheduler:
@@ -292,7 +282,7 @@ class ArrayLRScheduler:
 
         Where the classes differ, the result is a `ByMember`.
         """
-        return self._merged([(s, list(range(len(s._members)))) for s in (self, other)], optimizer)
+        return self._merged([(s, list(range(len(s.members)))) for s in (self, other)], optimizer)
 
     def _merged(
         self, parts: Sequence[tuple[ArrayLRScheduler, list[int]]], optimizer: ArrayOptimizer
@@ -307,7 +297,7 @@ class ArrayLRScheduler:
         stubs = pull(optimizer)
         origins = [(s, i) for s, rows in parts for i in rows]
         made._inherit(parts, origins)
-        made._members = [
+        made.members = [
             s._copied(i, c, made._memo(n)) for n, ((s, i), c) in enumerate(zip(origins, stubs, strict=True))
         ]
         made._factories = [s._factories[i] for s, i in origins]
@@ -327,12 +317,12 @@ class ArrayLRScheduler:
         return {}
 
     def _copied(self, index: int, stub: torch.optim.Optimizer, memo: dict[int, Any]) -> reference.LRScheduler:
-        member = self._members[index]
+        member = self.members[index]
         shared = {id(v): v for v in self._states.owners(self._functions)}
         return copy.deepcopy(member, {**shared, **memo, id(member.optimizer): stub})
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__} of {len(self._members)} members"
+        return f"{type(self).__name__} of {len(self.members)} members"
 
 
 class ByMember(ArrayLRScheduler):
@@ -361,24 +351,24 @@ class ByMember(ArrayLRScheduler):
 
     @takes(OptimError)
     def __init__(self, optimizer: ArrayOptimizer, factories: Factory | Sequence[Factory]) -> None:
-        several = len(optimizer.array) if callable(factories) and isinstance(optimizer, ArrayOptimizer) else 0
-        if not callable(factories):
-            factories = in_full(factories)
-            if not isinstance(factories, list | tuple) or not all(map(callable, factories)):
-                accepted = "a function of an optimizer, or a list with one per member"
-                raise OptimError("does not make schedulers", where="ByMember", got=factories, accepted=accepted)
-        super().__init__(optimizer, [factories] * several if callable(factories) else factories)
+        if callable(factories):
+            factories = [factories] * (len(optimizer.array) if isinstance(optimizer, ArrayOptimizer) else 0)
+        factories = in_full(factories)
+        if not isinstance(factories, list | tuple) or not all(map(callable, factories)):
+            accepted = "a function of an optimizer, or a list with one per member"
+            raise OptimError("does not make schedulers", where="ByMember", got=factories, accepted=accepted)
+        super().__init__(optimizer, factories)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """As `ArrayLRScheduler.step`; schedulers that are not torch's get what it is given, each its own."""
-        if all(isinstance(m, reference.LRScheduler) for m in self._members):
+        if all(isinstance(m, reference.LRScheduler) for m in self.members):
             super().step(*args, **kwargs)
         else:
             self._call("step", *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         """A method of the schedulers, called for each member."""
-        members = self.__dict__.get("_members") or ()
+        members = self.__dict__.get("members") or ()
         if name.startswith("_") or not members or not all(callable(getattr(m, name, None)) for m in members):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return functools.partial(self._call, name)
@@ -389,12 +379,12 @@ class ByMember(ArrayLRScheduler):
         Raises:
             OptimError: a list has not one value per member.
         """
-        members = len(self._members)
+        members = len(self.members)
         rows = [rows_of(name, v, members, False) for v in args]
         named = {k: rows_of(f"{name}, {k}", v, members, False) for k, v in kwargs.items()}
         pull(self.optimizer)
         found = []
-        for i, m in enumerate(self._members):
+        for i, m in enumerate(self.members):
             with self._stepping(i):
                 found.append(getattr(m, name)(*(row[i] for row in rows), **{k: row[i] for k, row in named.items()}))
         push(self.optimizer)
@@ -407,29 +397,3 @@ def _failed(error: Exception, where: str, factory: Factory) -> OptimError:
     what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     accepted = "functions of the epoch that return a number" if "lr_lambda" in settings else ""
     return OptimError(what, where=where, got=settings or factory, accepted=accepted)
-
-
-def rows_of(name: str, value: Any, members: int, takes_list: bool) -> list[Any]:
-    """One value per member.
-
-    Args:
-        name: of the setting.
-        value: one value, or an array-like with one per member.
-        members: how many.
-        takes_list: whether torch takes a list: one without further lists in it is one value.
-
-    Raises:
-        OptimError: an array-like of another length.
-    """
-    value = in_full(value)
-    listed = isinstance(value, PerMember)
-    value = plain(value)
-    if not isinstance(value, list):
-        return [value] * members
-    if takes_list and not listed and not any(isinstance(v, list | tuple) for v in value):
-        return [value] * members
-    if len(value) != members:
-        raise OptimError(
-            "not one value per member", where=name, got=value, accepted=f"one value, or a list of {members}"
-        )
-    return list(value)

@@ -14,7 +14,8 @@ from torch.optim import lr_scheduler as reference
 from hfta_nb.engine.array import in_full
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import takes
-from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory, rows_of
+from hfta_nb.optim.hyperparameters import rows_of
+from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 
@@ -53,14 +54,14 @@ class _Composite(ArrayLRScheduler):
     def copy_member(self, src: int, dst: int) -> None:
         for scheduler in self.schedulers:
             scheduler.copy_member(src, dst)
-        memo = {id(s._members[src]): s._members[dst] for s in self.schedulers}
-        self._members[dst] = self._copied(src, self.optimizer.stubs[dst], memo)
+        memo = {id(s.members[src]): s.members[dst] for s in self.schedulers}
+        self.members[dst] = self._copied(src, self.optimizer.stubs[dst], memo)
         self._before[dst] = copy.deepcopy(self._before[src])
         self._relink(dst)
 
     def _relink(self, index: int) -> None:
         """The member's schedulers within are those of `schedulers`, which surgery may have replaced."""
-        self._members[index]._schedulers = [s._members[index] for s in self.schedulers]  # type: ignore[attr-defined]
+        self.members[index]._schedulers = [s.members[index] for s in self.schedulers]  # type: ignore[attr-defined]
 
     def _inherit(
         self, parts: Sequence[tuple[ArrayLRScheduler, list[int]]], origins: Sequence[tuple[ArrayLRScheduler, int]]
@@ -82,8 +83,7 @@ class _Composite(ArrayLRScheduler):
         source, i = self._origins[index]
         assert isinstance(source, _Composite)  # `_inherit` has seen to it
         return {
-            id(old._members[i]): new._members[index]
-            for old, new in zip(source.schedulers, self.schedulers, strict=True)
+            id(old.members[i]): new.members[index] for old, new in zip(source.schedulers, self.schedulers, strict=True)
         }
 
 
@@ -114,7 +114,7 @@ class SequentialLR(_Composite):
         return functools.partial(reference.SequentialLR, schedulers=[], milestones=point[0], last_epoch=point[1])
 
     def _make(self, index: int) -> reference.LRScheduler:
-        inner = [s._members[index] for s in self.schedulers]
+        inner = [s.members[index] for s in self.schedulers]
         kept: Any = self._factories[index]
         self._factories[index] = functools.partial(kept, schedulers=inner)
         try:
@@ -147,4 +147,4 @@ class ChainedScheduler(_Composite):
         return reference.ChainedScheduler(schedulers, optimizer)
 
     def _make(self, index: int) -> reference.LRScheduler:
-        return self._chained(self.optimizer.stubs[index], [s._members[index] for s in self.schedulers])
+        return self._chained(self.optimizer.stubs[index], [s.members[index] for s in self.schedulers])

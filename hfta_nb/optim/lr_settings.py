@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import FUNCTION, TEXT, TRUTH, WHOLE, Kind, number, takes
-from hfta_nb.optim.hyperparameters import refused_tuple
-from hfta_nb.optim.lr_base import ArrayLRScheduler, rows_of
+from hfta_nb.optim.hyperparameters import refused_tuple, rows_of
+from hfta_nb.optim.lr_base import ArrayLRScheduler
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
 
 

@@ -90,9 +90,7 @@ class MemberOptimizer(ArrayOptimizer):
 
     def _sync_values(self, values: Sequence[Mapping[str, HostColumn]]) -> None:
         """Bring the members' values up to date."""
-        arenas = self.array.arenas
-        if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
-            self._make(self._torch_states())
+        self._follow_arenas()
         for i, member in enumerate(self.members):
             for group, column in zip(member.param_groups, values, strict=True):
                 group.update(self._values_of(column, i))

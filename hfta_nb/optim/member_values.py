@@ -13,10 +13,7 @@ from hfta_nb.errors import OptimError
 from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.optim.lr_base import ArrayLRScheduler, Factory
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
-from hfta_nb.optim.stub_values import pull, push, restore, values_of
-
-_SEEN = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
-"""What `ReduceLROnPlateau` knows of its metric."""
+from hfta_nb.optim.stub_values import pull, push, restore, take_seen, values_of
 
 
 def groups_of(optimizer: ArrayOptimizer) -> list[list[str]]:
@@ -46,7 +43,7 @@ def check_values(optimizer: ArrayOptimizer) -> None:
 def kept(optimizer: ArrayOptimizer) -> Callable[[], None]:
     """What puts an optimizer's hyperparameters back, and the lr schedule of each member."""
     groups = [{k: copy.copy(v) for k, v in group.items()} for group in optimizer.param_groups]
-    books = [(s, list(s._members), list(s._factories), list(s._before)) for s in optimizer.schedulers()]
+    books = [(s, list(s.members), list(s._factories), list(s._before)) for s in optimizer.schedulers()]
 
     def restore() -> None:
         for group, old in zip(optimizer.param_groups, groups, strict=True):
@@ -54,7 +51,7 @@ def kept(optimizer: ArrayOptimizer) -> Callable[[], None]:
                 del group[name]
             group.update(old)
         for scheduler, members, factories, before in books:
-            scheduler._members, scheduler._factories, scheduler._before = members, factories, before
+            scheduler.members, scheduler._factories, scheduler._before = members, factories, before
 
     return restore
 
@@ -75,7 +72,7 @@ def replan_member(
     """
     stub = pull(scheduler.optimizer)[index]
     member, made_by, before, now = (
-        scheduler._members[index],
+        scheduler.members[index],
         scheduler._factories[index],
         scheduler._before[index],
         values_of(stub),
@@ -84,9 +81,9 @@ def replan_member(
     scheduler._factories[index], scheduler._before[index] = factory, planned
     try:
         restore(stub, planned)
-        scheduler._members[index] = advanced(scheduler._make(index), member)
+        scheduler.members[index] = advanced(scheduler._make(index), member)
     except OptimError:
-        scheduler._members[index], scheduler._factories[index], scheduler._before[index] = member, made_by, before
+        scheduler.members[index], scheduler._factories[index], scheduler._before[index] = member, made_by, before
         restore(stub, now)
         raise
     push(scheduler.optimizer)
@@ -96,8 +93,7 @@ def advanced(made: reference.LRScheduler, before: reference.LRScheduler) -> refe
     """A scheduler that has just been made, as far as another one is; of one that follows a metric, with what that has
     seen. The values that it changes are those of so many steps."""
     if isinstance(made, reference.ReduceLROnPlateau) or isinstance(before, reference.ReduceLROnPlateau):
-        seen = {name: value for name, value in vars(before).items() if name in _SEEN}
-        vars(made).update(copy.deepcopy(seen))
+        take_seen(made, before)
         return made
     with caught_warnings():  # torch's own: no optimizer has stepped
         warnings.simplefilter("ignore")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.array import in_full, not_compiled
+from hfta_nb.engine.array import Arena, in_full, not_compiled
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import FUNCTION, ITEMS, TRUTH, Kind, bounded, takes
 from hfta_nb.optim.bound_step import BoundStep
@@ -74,10 +74,6 @@ class ArrayOptimizer(Surgery):
             self._admit(group)
         self.array.followers.add(self)
 
-    def settings(self) -> dict[str, Any]:
-        """Attributes that an optimizer made from this one takes over."""
-        return {}
-
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """This class; an lr scheduler of torch that asks for it is told its counterpart.
@@ -116,10 +112,6 @@ class ArrayOptimizer(Surgery):
     def _shapes(self, names: Iterable[str]) -> dict[str, Tensor]:
         parameters = dict(self.array.named_parameters())
         return {name: parameters[name] for name in names}
-
-    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """A member's values as torch's optimizer keeps them."""
-        return values
 
     def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         """Whatever must hold beyond the bounds of each hyperparameter.
@@ -257,6 +249,15 @@ class ArrayOptimizer(Surgery):
         self._update(self.read(), sorted(set(skip)))
         return losses
 
+    _arenas: list[Arena]
+    """Those of the array, when the state was laid out."""
+
+    def _follow_arenas(self) -> None:
+        """Lay the state out anew if the array has moved to another device or dtype."""
+        arenas = self.array.arenas
+        if len(arenas) != len(self._arenas) or any(a is not b for a, b in zip(arenas, self._arenas, strict=True)):
+            self._grown()
+
     # For subclasses.
 
     @abc.abstractmethod
@@ -265,7 +266,7 @@ class ArrayOptimizer(Surgery):
 
     @abc.abstractmethod
     def _grown(self) -> None:
-        """A group has been added."""
+        """A group has been added, or the array has other arenas: lay the state out anew."""
 
     @abc.abstractmethod
     def _update(self, values: Sequence[Mapping[str, HostColumn]], skip: list[int]) -> None:

@@ -134,12 +134,6 @@ class SGD(FlatOptimizer):
             g = choose(c["moving"], ahead, g)
         add_(p, g, c["down"])
 
-    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        return {**values, "fused": True} if self.fused else values
-
-    def settings(self) -> dict[str, Any]:
-        return {"fused": self.fused, "capturable": self.capturable}
-
     def fused_calls(
         self, segment: Segment, p: Tensor, g: Tensor, state: dict[str, Tensor], values: Numbers
     ) -> FusedCalls | OnePass | None:

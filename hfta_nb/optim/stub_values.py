@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from hfta_nb.optim.hyperparameters import plain
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
@@ -48,6 +49,12 @@ def push(optimizer: ArrayOptimizer) -> None:
             column = [plain(c.param_groups[k].get(name)) for c in optimizer.stubs]  # a float32 0.1 is not 0.1
             if name not in group or optimizer.rows(k, name) != column:
                 group[name] = column
+
+
+def take_seen(scheduler: LRScheduler, other: LRScheduler) -> None:
+    """Let a scheduler know of its metric what another one has seen, as `ReduceLROnPlateau` notes it."""
+    seen = ("best", "num_bad_epochs", "cooldown_counter", "last_epoch")
+    vars(scheduler).update(copy.deepcopy({name: v for name, v in vars(other).items() if name in seen}))
 
 
 def functions_in(factory: Any) -> Iterator[Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import abc
 import copy
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 
@@ -14,51 +13,18 @@ from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.array.access import own_names
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.border import ITEMS, STATE, instance, takes, whole
-from hfta_nb.optim.groups import Group
 from hfta_nb.optim.hooks import Hooks, with_loading_hooks, with_saving_hooks
-from hfta_nb.optim.hyperparameters import Kind, Reader, plain
+from hfta_nb.optim.hyperparameters import plain
+from hfta_nb.optim.members_state import MembersState
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.shown_state import ShownState
-
-_OF_ITS_SHAPE = ("exp_avg", "prev", "sum", "square_avg", "ax", "momentum_buffer", "variance")
-"""Names of state that has the shape of its parameter."""
+from hfta_nb.optim.torch_states import check_state
 
 
-class Surgery(Hooks, abc.ABC):
+class Surgery(Hooks, MembersState):
     """The part of `ArrayOptimizer` that is saved, and whose members are taken out, copied and put together."""
 
-    torch_class: ClassVar[Any]
-    kinds: ClassVar[Mapping[str, Kind]]
-    array: FusedArray
-    defaults: Group
-    param_groups: list[Group]
-    _names: list[list[str]]
-    _readers: list[Reader]
     _showing: ShownState | None = None
-
-    @abc.abstractmethod
-    def _prepare_groups(self, params: Any) -> None:
-        """Take groups of parameters, with their hyperparameters."""
-
-    @abc.abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """Attributes that an optimizer made from this one takes over."""
-
-    @abc.abstractmethod
-    def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
-        """A member's values as torch's optimizer keeps them."""
-
-    @abc.abstractmethod
-    def rows(self, group: int, name: str) -> list[Any]:
-        """The value of every member, of a hyperparameter or anything else in a group."""
-
-    @abc.abstractmethod
-    def extras(self, group: int) -> list[str]:
-        """What the group holds beside parameters and hyperparameters, such as "initial_lr"."""
-
-    @abc.abstractmethod
-    def schedulers(self) -> list[Any]:
-        """The lr schedulers of this optimizer."""
 
     @property
     def title(self) -> str:
@@ -197,16 +163,8 @@ class Surgery(Hooks, abc.ABC):
             for name, number in zip(names, group["params"], strict=True):
                 if number in state_dict["state"]:
                     named[name] = state_dict["state"][number]
-        known = known_states(type(self).__name__)
         for name, state in named.items():
-            for key, value in state.items():
-                if known and key not in known:
-                    raise OptimError("the state of another optimizer", where=f"{where}, {name}", got=key)
-                if key in _OF_ITS_SHAPE and value is not None:
-                    shape = own.shape(name)
-                    if list(value.shape) != shape:
-                        raise OptimError("another shape", where=f"{where}, {name}, {key}", got=list(value.shape),
-                                         accepted=str(shape))  # fmt: skip
+            check_state(type(self).__name__, state, own.shape(name), f"{where}, {name}")
         self._load_members({index: named})
         for group, rows in zip(self.param_groups, columns, strict=True):
             group.update(rows)
@@ -382,61 +340,6 @@ class Surgery(Hooks, abc.ABC):
         made._prepare_groups(groups)
         made._take_rows(parts)
         return made
-
-    # For subclasses.
-
-    @abc.abstractmethod
-    def _state(self) -> dict[str, Any]:
-        """The state of all parameters, as tensors, numbers, lists and dicts."""
-
-    @abc.abstractmethod
-    def _by_parameter(self) -> dict[str, dict[str, Any]]:
-        """The state of all members, as torch's optimizer names it."""
-
-    @abc.abstractmethod
-    def _load(self, state: Mapping[str, Any]) -> None:
-        """Take what `_state` gave; raise before anything has changed."""
-
-    @abc.abstractmethod
-    def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
-        """A member's state by parameter, as torch's optimizer names it."""
-
-    @abc.abstractmethod
-    def _load_members(self, states: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:
-        """Take the state of these members; parameters that are not in it begin anew."""
-
-    @abc.abstractmethod
-    def _copy_rows(self, src: int, dst: int) -> None:
-        """The state of member `dst` becomes that of `src`."""
-
-    @abc.abstractmethod
-    def _reset_row(self, index: int) -> None:
-        """The member has no state any more."""
-
-    @abc.abstractmethod
-    def _take_rows(self, parts: Sequence[tuple[Surgery, Sequence[int]]]) -> None:
-        """State begins as these rows of these optimizers, one after another."""
-
-
-def known_states(name: str) -> set[str]:
-    """Names under which torch's optimizer of this name keeps state; empty where they are torch's own affair."""
-    words = {
-        "SGD": "momentum_buffer",
-        "Muon": "momentum_buffer",
-        "Adam": "exp_avg exp_avg_sq max_exp_avg_sq",
-        "AdamW": "exp_avg exp_avg_sq max_exp_avg_sq",
-        "Adamax": "exp_avg exp_inf",
-        "NAdam": "exp_avg exp_avg_sq mu_product",
-        "RAdam": "exp_avg exp_avg_sq",
-        "Adadelta": "square_avg acc_delta",
-        "Adagrad": "sum",
-        "RMSprop": "square_avg momentum_buffer grad_avg",
-        "ASGD": "eta mu ax",
-        "Rprop": "prev step_size",
-        "Adafactor": "row_var col_var variance",
-    }
-    found = words.get(name)
-    return {"step", *found.split()} if found else set()
 
 
 def _merged_value(parts: Sequence[tuple[Surgery, list[int]]], group: int, name: str) -> Any:

@@ -19,7 +19,7 @@ from hfta_nb.data.items import native
 from hfta_nb.data.judging import is_map_style
 from hfta_nb.data.tensors import split_rows
 from hfta_nb.train import Settings
-from hfta_nb.train.batches import EVALUATION_BATCH, Batches
+from hfta_nb.train.batches import EVALUATION_BATCH, AsRead, Batches
 from hfta_nb.train.group_sources import batches_of
 
 Pair = tuple[Any, Any]
@@ -56,7 +56,7 @@ class GivenData:
         self._stream: Batches | None = None
         if isinstance(self.data, Stream):
             self._stream = batches_of(self.data, batch_size, self.device, self.dtype)
-            self._stream.prepare, self._stream.evaluated = _AsRead(), settings.validation_batch_size
+            self._stream.prepare, self._stream.evaluated = AsRead(), settings.validation_batch_size
         else:
             self._parts = _tensors(handed, self.data)
 
@@ -101,16 +101,6 @@ class GivenData:
     def _scaled(self, tensor: Tensor) -> Tensor:
         """Images of bytes between 0 and 1."""
         return tensor.to(self.device, self.dtype) / 255 if tensor.dtype == torch.uint8 else self._placed(tensor)
-
-
-class _AsRead:
-    """Leaves the samples of a stream as they were read."""
-
-    def training(self, x: Any, y: Any, own: bool, epoch: int, number: int) -> tuple[Any, Any, bool]:
-        return x, y, own
-
-    def validation(self, x: Any, y: Any) -> tuple[Any, Any, bool]:
-        return x, y, False
 
 
 def _tensors(handed: Any, data: Data) -> list[tuple[Any, Any, Tensor]]:

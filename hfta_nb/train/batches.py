@@ -79,6 +79,16 @@ class Prepare(Protocol):
         """Likewise for a validation batch."""
 
 
+class AsRead:
+    """Leaves samples as they were read."""
+
+    def training(self, x: Samples, y: Samples, own: bool, epoch: int, number: int) -> tuple[Samples, Samples, bool]:
+        return x, y, own
+
+    def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
+        return x, y, False
+
+
 class Batches(ABC):
     """Mini-batches of a group, on the device of its members.
 
@@ -103,6 +113,7 @@ class Batches(ABC):
         self.batch_size, self.device, self.dtype = batch_size, device, dtype
         self.waited_s = 0.0
         self._data = data
+        self._open: Any = None  # what reads a pass; resident data has none
 
     @property
     @abstractmethod
@@ -135,8 +146,11 @@ class Batches(ABC):
     def _evaluated(self) -> int:
         return self.evaluated or EVALUATION_BATCH
 
-    def close(self) -> None:  # noqa: B027 - resident data holds nothing
+    def close(self) -> None:
         """Let go of what is held open: a loader's processes, a thread."""
+        reader, self._open = self._open, None
+        if reader is not None:
+            reader.close()
 
     def _waited_for(self, reader: Iterator[Item]) -> Iterator[Item]:
         """What a reader gives, with the time that it takes counted."""
@@ -230,7 +244,6 @@ class Hosted(Whole):
     def __init__(self, data: Data, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(data, batch_size, device, dtype)
         self._transfer = DeviceTransfer(device, dtype)
-        self._open: Ahead[InFlight] | None = None
 
     def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
         order = self._order(epoch, seeds, behind)
@@ -246,11 +259,6 @@ class Hosted(Whole):
         with contextlib.closing(reader):  # the pass through the training samples stays open beside it
             for sent in reader:
                 yield self._held_out(*sent.taken())
-
-    def close(self) -> None:
-        reader, self._open = self._open, None
-        if reader is not None:
-            reader.close()
 
     def _begin(self, x: Samples, y: Samples, rows: Iterator[Tensor]) -> Ahead[InFlight]:
         batches = gathered(x, y, rows, pinned=self.device.type == "cuda")
@@ -270,7 +278,6 @@ class Streamed(Batches):
         self._transfer = DeviceTransfer(device, dtype)
         self._length = data.batches(batch_size)
         self._at = (-1, 0)  # the pass that is open, and how many of its batches were given
-        self._open: Generator[tuple[Samples, Samples]] | None = None
 
     @property
     def length(self) -> int | None:
@@ -321,11 +328,6 @@ class Streamed(Batches):
             reader.close()
         if not given:
             raise DataError("gave no batch", where=f"{self.data.name}, validation")
-
-    def close(self) -> None:
-        reader, self._open = self._open, None
-        if reader is not None:
-            reader.close()
 
     def _ahead(self, batches: Generator[tuple[Samples, Samples]]) -> Generator[tuple[Samples, Samples]]:
         """On the device; on a GPU while it still computes the step before."""

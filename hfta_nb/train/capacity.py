@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 import torch
@@ -118,24 +118,31 @@ def model_of(trainer: Schedule, group: Group, validation: bool = True) -> Memory
 
 def peak_of(trainer: Schedule, group: Group, members: int, validation: bool = True) -> int | None:
     """The peak of two training steps of so many members, and of validation; None if it fails for lack of memory."""
-    part = group.part(group.ids[:members], group.index, group.reason)
     s, meter = trainer.settings, Meter(trainer.settings.device)
     least = LEAST * members * group.parameters * s.dtype.itemsize
     if s.device.type == "cpu" and least > free_bytes(s.device):
         return None  # to try it may end the process: a system gives memory out before it has it
+    with meter:
+        peak = _tried(trainer, group, members, lambda run: _scale(run, group) * _steps(run, meter, validation))
+    return None if peak is None else int(peak)
+
+
+def _tried(trainer: Schedule, group: Group, members: int, measure: Callable[[GroupRun], float]) -> float | None:
+    """What is measured with an array of so many members; None if it fails for lack of memory."""
+    part = group.part(group.ids[:members], group.index, group.reason)
     try:
-        with meter:
-            run = _opened(trainer, part)
-            try:
-                return int(_scale(run, group) * (_steps(run, meter, validation)))
-            finally:
-                run.source.close()
+        run = GroupRun(trainer, part, None)
+        run.open()
+        try:
+            return measure(run)
+        finally:
+            run.source.close()
     except Exception as error:
         if not out_of_memory(error):
             raise
         return None
     finally:
-        let_go(s.device)
+        let_go(trainer.settings.device)
 
 
 def _steps(run: GroupRun, meter: Meter, validation: bool) -> int:
@@ -157,12 +164,6 @@ def _scale(run: GroupRun, group: Group) -> float:
         return 1.0
     own = sum(v[0].numel() for v in run.step.weights().values())
     return max(1.0, group.parameters / max(1, own))
-
-
-def _opened(trainer: Schedule, group: Group) -> GroupRun:
-    run = GroupRun(trainer, group, None)
-    run.open()
-    return run
 
 
 def _fastest(trainer: Schedule, group: Group, most: int, why: str) -> Generator[Event, None, tuple[int, str]]:
@@ -199,20 +200,7 @@ def _what(trainer: Schedule, group: Group) -> str:
 
 def _rate(trainer: Schedule, group: Group, members: int) -> float | None:
     """Samples a second of an array of so many members, summed over them; None if they don't fit."""
-    device = trainer.settings.device
-    part = group.part(group.ids[:members], group.index, group.reason)
-    try:
-        run = _opened(trainer, part)
-        try:
-            return _timed(run, device)
-        finally:
-            run.source.close()
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        return None
-    finally:
-        let_go(device)
+    return _tried(trainer, group, members, lambda run: _timed(run, trainer.settings.device))
 
 
 def _timed(run: GroupRun, device: torch.device) -> float:

@@ -10,7 +10,7 @@ import torch
 
 from hfta_nb.data import Once, Samples, Stream, preprocessed, tree_map, versions
 from hfta_nb.data.augment import Augmenting
-from hfta_nb.train.batches import Batch, Batches
+from hfta_nb.train.batches import AsRead, Batch, Batches
 from hfta_nb.train.group_sources import batches_of
 
 WINDOW = 4
@@ -109,7 +109,7 @@ class Shelf:
     def __init__(self, data: Stream, batch_size: int, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         stream, self.workers = preprocessed(data)
         self._source = batches_of(stream, batch_size, device, dtype)
-        self._source.prepare = _AsRead()
+        self._source.prepare = AsRead()
         self.about = data, batch_size, device, dtype
         self.once = Once()
         self.augmenting = Augmenting(data, device, dtype)
@@ -187,16 +187,6 @@ class SharedBatches(Batches):
     def _floats(self, x: Samples) -> Samples:
         (found,) = self._shelf.once(x, "floats", lambda: (super(SharedBatches, self)._floats(x),))
         return found
-
-
-class _AsRead:
-    """Leaves samples as they were read: each consumer prepares them."""
-
-    def training(self, x: Samples, y: Samples, own: bool, epoch: int, number: int) -> tuple[Samples, Samples, bool]:
-        return x, y, own
-
-    def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
-        return x, y, False
 
 
 def _copied(batch: Batch) -> Batch:

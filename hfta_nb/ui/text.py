@@ -80,10 +80,10 @@ def rate(samples_per_s: float) -> str:
     return f"{round(samples_per_s / step) * step:,.0f} samples/s"
 
 
-def listing(names: Iterable[str], last: str = "and") -> str:
+def listing(names: Iterable[str]) -> str:
     """``lr``, ``lr and width``, ``lr, width and activation``."""
     found = list(names)
-    return f" {last} ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else "".join(found)
+    return " and ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else "".join(found)
 
 
 def metric(name: str) -> str:

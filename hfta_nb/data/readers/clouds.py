@@ -77,10 +77,12 @@ def modelnet40(name: str, directory: Path) -> Data:
         if not x:
             raise damaged(listed, 0, "lists no clouds")
         parts.append((torch.stack(x), torch.tensor(y)))
-    facts = {
-        **{"in_features": 6 * POINTS, "in_channels": 6},
-        **{"num_classes": len(classes), "out_features": len(classes)},
-    }
+    return classified(name, parts, len(classes))
+
+
+def classified(name: str, parts: Sequence[tuple[Tensor, Tensor]], classes: int) -> Data:
+    """Clouds with normals, for training and for validation, each with the number of its class."""
+    facts = {"in_features": 6 * POINTS, "in_channels": 6, "num_classes": classes, "out_features": classes}
     return Data(name, "classification", *parts[0], *parts[1], facts)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.data.readers.clouds import POINTS, scaled
+from hfta_nb.data.readers.clouds import POINTS, classified, scaled
 from hfta_nb.data.readers.files import contents, damaged, present
 from hfta_nb.data.samples import Data
 from hfta_nb.errors.caught_warnings import caught_warnings
@@ -150,8 +150,4 @@ def modelnet40_off(name: str, directory: Path) -> Data:
         if not x:
             present(root / classes[0] / split if classes else root, FILES, ["*.off"])
         parts.append((torch.stack(x), torch.tensor(y)))
-    facts = {
-        **{"in_features": 6 * POINTS, "in_channels": 6},
-        **{"num_classes": len(classes), "out_features": len(classes)},
-    }
-    return Data(name, "classification", *parts[0], *parts[1], facts)
+    return classified(name, parts, len(classes))

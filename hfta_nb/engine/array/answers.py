@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from hfta_nb.engine.array import initialising, surgery
 from hfta_nb.engine.array.foreign_optimizers import cure
 from hfta_nb.engine.eager.current_member import refuse_all, shown_attribute
+from hfta_nb.engine.eager.engine import Engine
 from hfta_nb.engine.eager.holders import is_code
 from hfta_nb.engine.eager.ownership import is_of_array, owner_of
 from hfta_nb.engine.eager.state import ArrayState
@@ -124,6 +125,17 @@ class Answering:
         if kind is not None:
             raise OptimError("takes no array", where=_named(kind), got=self, remedy=cure(kind))
         return (surgery.member(self._state, i) for i in range(len(self._state)))
+
+    @property
+    def engine(self) -> Engine:
+        """Runs blocks of members."""
+        return self._state.engine
+
+    @property
+    def owned(self) -> dict[str, Tensor]:
+        """For members of different architectures: by parameter or buffer, which entries belong to the members, bool
+        ``[M, *shape]``. The other entries are padding: zero, with a gradient of zero."""
+        return self._state.owned
 
     def box(self, index: int, name: str) -> tuple[int, ...] | None:
         """A member's true shape of a parameter; None if its architecture has no such parameter."""

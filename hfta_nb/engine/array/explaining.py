@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hfta_nb.engine.array.own_losses import OwnLosses
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.engine.replay.calls import Calls
@@ -28,6 +29,32 @@ WHOLE = "the whole array"
 """Stands in place of a function's name."""
 
 
+class Explained:
+    """The part of `FusedArray` that tells how it runs."""
+
+    _state: ArrayState
+    _calls: Calls
+    _losses: OwnLosses
+    step_notes: list[str]
+
+    def explain(self) -> pandas.DataFrame:
+        """How each function that the model has called so far is fused, one row per function.
+
+        Returns:
+            Columns ``function`` and ``how``: "vmap", or the rule that was used. If the array does not run as one
+            call, the first rows describe the whole array.
+        """
+        import pandas
+
+        return pandas.DataFrame(self._rows(), columns=["function", "how"])
+
+    def _repr_html_(self) -> str:
+        return shown(self._state, self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return rows_of(self._calls, [of_one.calls for of_one in self._losses], self.step_notes)
+
+
 def recurrent(calls: Calls) -> list[tuple[str, str]]:
     """How the recurrent layers of replayed programs run."""
     state = calls.state
@@ -41,13 +68,6 @@ def recurrent(calls: Calls) -> list[tuple[str, str]]:
         others = kinds - {"LSTM"} if ways else kinds
         rows += [("LSTM", how) for how in ways] + [(kind, plain) for kind in sorted(others)]
     return list(dict.fromkeys(rows))
-
-
-def table(rows: Sequence[tuple[str, str]]) -> pandas.DataFrame:
-    """See `FusedArray.explain`."""
-    import pandas
-
-    return pandas.DataFrame(rows, columns=["function", "how"])
 
 
 def shown(state: ArrayState, told: Sequence[tuple[str, str]]) -> str:

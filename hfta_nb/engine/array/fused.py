@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.array import fused_losses, surgery, tensor_storage
 from hfta_nb.engine.array.answers import Answering
 from hfta_nb.engine.array.array_settings import Adjustable
-from hfta_nb.engine.array.explaining import rows_of, shown, table
+from hfta_nb.engine.array.explaining import Explained
 from hfta_nb.engine.array.lazy import materialise
 from hfta_nb.engine.array.own_losses import OwnLosses
 from hfta_nb.engine.array.saving import Savable
@@ -23,7 +23,6 @@ from hfta_nb.engine.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.engine.array.self_tuning import SelfTuning
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.contexts import not_compiled, own_execution
-from hfta_nb.engine.eager.engine import Engine
 from hfta_nb.engine.eager.gradients import function_call, target_of
 from hfta_nb.engine.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.engine.eager.ownership import set_owner
@@ -40,11 +39,8 @@ from hfta_nb.engine.replay.steps import BackwardArgs
 from hfta_nb.errors import FusionError
 from hfta_nb.errors.border import FLAG, NAMES, TRUTH, instance, refuse_nested, takes
 
-if TYPE_CHECKING:
-    import pandas
 
-
-class FusedArray(Adjustable, Answering, Savable):
+class FusedArray(Adjustable, Answering, Explained, Savable):
     """M modules in one; created by `fuse`.
 
     Parameters, buffers and `state_dict` have the plain module's names, each tensor with a leading member axis M.
@@ -77,17 +73,6 @@ class FusedArray(Adjustable, Answering, Savable):
 
     arenas: list[Arena]
     buffer_arenas: list[Arena]
-
-    @property
-    def engine(self) -> Engine:
-        """Runs blocks of members."""
-        return self._state.engine
-
-    @property
-    def owned(self) -> dict[str, Tensor]:
-        """For members of different architectures: by parameter or buffer, which entries belong to the members, bool
-        ``[M, *shape]``. The other entries are padding: zero, with a gradient of zero."""
-        return self._state.owned
 
     @property
     def _skeleton(self) -> nn.Module:
@@ -290,21 +275,6 @@ class FusedArray(Adjustable, Answering, Savable):
         with self._tuning.by_tune():
             step = partial(self.backward, loss_fn, x, y, has_aux=has_aux, only=only)
             return tune(self._calls, inputs, step, budget_s)
-
-    def explain(self) -> pandas.DataFrame:
-        """How each function that the model has called so far is fused, one row per function.
-
-        Returns:
-            Columns ``function`` and ``how``: "vmap", or the rule that was used. If the array does not run as one
-            call, the first rows describe the whole array.
-        """
-        return table(self._rows())
-
-    def _repr_html_(self) -> str:
-        return shown(self._state, self._rows())
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return rows_of(self._calls, [of_one.calls for of_one in self._losses], self.step_notes)
 
     # Members.
 

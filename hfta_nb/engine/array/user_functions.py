@@ -7,12 +7,11 @@ from typing import Any
 
 from torch import Tensor
 from torch._C import _functorch as functorch
-from torch.overrides import _get_current_function_mode_stack
 
 from hfta_nb.engine.members.tree import flatten, tensor_map, versions
 from hfta_nb.engine.padded.tags import tag_of
 from hfta_nb.engine.rules.member_by_member import each_member, joined
-from hfta_nb.engine.rules.rule_mode import Context, RuleMode
+from hfta_nb.engine.rules.rule_mode import active_context
 from hfta_nb.errors import HftaError, out_of_memory
 
 
@@ -29,7 +28,7 @@ def alone_where_needed(function: Callable[..., Any], alone: Callable[..., Any], 
     Raises:
         Exception: that of `alone`.
     """
-    context = _context()
+    context = active_context()
     if context is None:
         return alone(*args)
     try:
@@ -49,9 +48,3 @@ def changes(*args: Any) -> list[int]:
     """How often each tensor of these trees has been changed in place; inside `vmap`, that of all members."""
     tensors = [v for v in flatten(args)[0] if isinstance(v, Tensor)]
     return versions([functorch.get_unwrapped(v) if functorch.is_batchedtensor(v) else v for v in tensors])
-
-
-def _context() -> Context | None:
-    """That of the active call of an array; None outside, and where a member runs alone."""
-    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return next((mode.context for mode in reversed(stack) if isinstance(mode, RuleMode)), None)

@@ -22,11 +22,6 @@ def leaf_blocks(state: ArrayState) -> list[Block]:
     return [_leaf(state, i, min(i + size, members), size == 1) for i in range(0, members, size)]
 
 
-def member_block(state: ArrayState, member: int) -> list[Block]:
-    """A block of one member, which runs as its plain module."""
-    return [_leaf(state, member, member + 1, True)]
-
-
 def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
     named = dict(state.tensors.named_parameters())
     block = state.views.get((start, stop, single))

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack
 
 from hfta_nb.engine.eager.tolerance import close, largest_value
 from hfta_nb.engine.members.tree import flatten
-from hfta_nb.engine.rules.rule_mode import Context, Disagreement, RuleMode
+from hfta_nb.engine.rules.rule_mode import Disagreement, active_context
 
 Rows = Callable[[list[Tensor]], list[Tensor]]
 
@@ -69,7 +68,7 @@ def rows_of(member: int) -> Rows:
     """A function that selects one member's tensors from those of a block of equal members."""
 
     def rows(tensors: list[Tensor]) -> list[Tensor]:
-        context = _context()
+        context = active_context()
         if context is None:
             return tensors
         row = list(context.indices).index(member)
@@ -109,12 +108,6 @@ def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_Mod
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _context() -> Context | None:
-    """The context of the active call of the array."""
-    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return next((mode.context for mode in reversed(modes) if isinstance(mode, RuleMode)), None)
 
 
 def _alike(a: list[Tensor], b: list[Tensor]) -> bool:

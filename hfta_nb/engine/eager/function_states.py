@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -196,46 +196,41 @@ class FunctionStates:
         Raises:
             FusionError: something has changed that can't be kept per member.
         """
-        holders = self._now
-        before = {id(h): h.values() for h in holders}
-        contents = self.contents(holders, before, given)
+        before = values_of(self._now)
+        contents = self.contents(before, given)
         # The originals may be part of a graph, and are what other members begin with.
         work = {place: content for place, content in contents.items() if is_replaced(content)}
         for (holder, name), value in {**work, **given}.items():
             holder.put(name, value)
-        start = {id(h): h.values() for h in holders} if work or given else before
-        views = self._views | overlapping(parts(_by_place(holders, before)))
-        watched = Watched(parts(_by_place(holders, start)))
+        start = values_of(self._now) if work or given else before
+        views = self._views | overlapping(parts(before))
+        watched = Watched(parts(start))
         try:
             yield
         finally:
             with _disable_current_modes():  # what is compared here is no part of a recorded call
                 written = self._after_call(watched, views)
                 self._note_copies({**work, **given})
-                changed = dict[Place, Any]()
-                for holder in holders:
-                    own, old, now = before[id(holder)], start[id(holder)], holder.values()
-                    for name in [*now, *(n for n in old if n not in now)]:
-                        place, value = (holder, name), now.get(name, GONE)
-                        content = own[name] if place in work else contents.get(place)
-                        if place in given or not same(value, old.get(name, GONE), place in contents, content):
-                            changed[place] = value
+                changed, now = dict[Place, Any](), values_of(self._now)
+                for place in {**now, **start}:
+                    value, content = now.get(place, GONE), before[place] if place in work else contents.get(place)
+                    if place in given or not same(value, start.get(place, GONE), place in contents, content):
+                        changed[place] = value
                 into = {place for place, _ in watched.written(watched.values)}
                 kept = {p for p, v in changed.items() if isinstance(v, Tensor) and v is given.get(p) and p not in into}
                 self._altered |= changed.keys() - kept
                 changes.update(self.values.copies(changed))
-                for holder, name in {**changed, **work}:
-                    own, place = before[id(holder)], (holder, name)
+                for place in {**changed, **work}:
                     if place in contents and place not in work:
-                        own[name] = put_back(own[name], contents[place])
-                    holder.put(name, own.get(name, GONE))
+                        before[place] = put_back(before[place], contents[place])
+                    place[0].put(place[1], before.get(place, GONE))
         self._check(contents)
         if written:
             raise view_error("a function that is called for each member", ", ".join(written))
 
     def _after_call(self, watched: Watched, views: set[Key]) -> list[str]:
         """Note the views that a call leaves. Returns which of all were written into."""
-        now = parts(_by_place(self._now, {id(h): h.values() for h in self._now}))
+        now = parts(values_of(self._now))
         made = overlapping(now)
         self._views = made | {k for k in self._views if k in now and now[k] is watched.values.get(k)}
         return sorted({h.path(name) for (h, name), _ in watched.written(views | made)})
@@ -252,23 +247,18 @@ class FunctionStates:
         written = [h.path(name) for (h, name), _ in tensors.written(tensors.values)]
         return written + [label for label, value, size in sizes if len(value) != size]
 
-    def contents(
-        self, holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]], given: Mapping[Place, Any]
-    ) -> dict[Place, Any]:
+    def contents(self, values: Mapping[Place, Any], given: Mapping[Place, Any]) -> dict[Place, Any]:
         """Copies of the values whose content may change; of tensors that no code seems to change, versions."""
-        found, memo = dict[Place, Any](), memo_of(v for h in holders for v in values[id(h)].values())
-        for holder in holders:
-            for name, value in values[id(holder)].items():
-                if (holder, name) in given or not is_mutable(value):
-                    continue
-                learned = isinstance(value, nn.Parameter) and value.requires_grad
-                if isinstance(value, Tensor) and (learned or not self.writes or value.nbytes > _MOST_BYTES):
-                    found[holder, name] = Version(value)
-                    continue
-                if memo.get(id(value)) is value:
-                    continue
+        found, memo = dict[Place, Any](), memo_of(values.values())
+        for place, value in values.items():
+            if place in given or not is_mutable(value):
+                continue
+            learned = isinstance(value, nn.Parameter) and value.requires_grad
+            if isinstance(value, Tensor) and (learned or not self.writes or value.nbytes > _MOST_BYTES):
+                found[place] = Version(value)
+            elif memo.get(id(value)) is not value:
                 with suppress(TypeError):
-                    found[holder, name] = copy_value(value, memo)
+                    found[place] = copy_value(value, memo)
         return found
 
     def _check(self, contents: Mapping[Place, Any]) -> None:
@@ -405,5 +395,6 @@ class FunctionStates:
             self._show(holder)
 
 
-def _by_place(holders: Sequence[Holder], values: Mapping[int, Mapping[Any, Any]]) -> dict[Place, Any]:
-    return {(holder, name): value for holder in holders for name, value in values[id(holder)].items()}
+def values_of(holders: Iterable[Holder]) -> dict[Place, Any]:
+    """What holders hold now, by place."""
+    return {(holder, name): value for holder in holders for name, value in holder.values().items()}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.eager.function_states import FunctionStates
+from hfta_nb.engine.eager.function_states import FunctionStates, values_of
 from hfta_nb.engine.eager.function_values import put_back, same
 from hfta_nb.engine.eager.holders import GONE
 from hfta_nb.engine.members.tree import flatten
@@ -62,19 +62,17 @@ def follow(functions: FunctionStates, result: Any) -> None:
 
 
 def _watch(functions: FunctionStates, holders: Any) -> Callable[[], None]:
-    values = {id(h): h.values() for h in holders}
-    contents = functions.contents(holders, values, {})
+    values = values_of(holders)
+    contents = functions.contents(values, {})
 
     def check() -> None:
-        changed = []
-        for holder in holders:
-            old, now = values[id(holder)], holder.values()
-            for name in [*now, *(n for n in old if n not in now)]:
-                place = holder, name
-                if not same(now.get(name, GONE), old.get(name, GONE), place in contents, contents.get(place)):
-                    changed.append(holder.path(name))
-                    own = old.get(name, GONE)
-                    holder.put(name, put_back(own, contents[place]) if place in contents else own)
+        changed, now = [], values_of(holders)
+        for holder, name in {**now, **values}:
+            place = holder, name
+            own = values.get(place, GONE)
+            if not same(now.get(place, GONE), own, place in contents, contents.get(place)):
+                changed.append(holder.path(name))
+                holder.put(name, put_back(own, contents[place]) if place in contents else own)
         changed += functions.changed_copies()
         if changed:
             raise BackwardChangeError(

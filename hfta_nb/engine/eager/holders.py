@@ -78,10 +78,7 @@ class ModuleHolder(Holder):
         home = next((held for held in homes if name in held), module.__dict__)
         if value is GONE:
             home.pop(name, None)
-        elif home is module._parameters and value is not None and not isinstance(value, nn.Parameter):
-            # A member's row of a frozen parameter is a plain tensor, which `forward` reads all the same.
-            home[name] = value
-        else:
+        else:  # a member's row of a frozen parameter is a plain tensor, which `forward` reads all the same
             home[name] = value
 
 
@@ -153,8 +150,10 @@ class Context(Cell):
         self.owner.set(value)
 
 
-class Scope(Holder):
+class Scope(Entries):
     """Global variables, those that some code names."""
+
+    path = Holder.path
 
     def __init__(self, owner: Any, label: str) -> None:
         super().__init__(owner, label)
@@ -162,12 +161,6 @@ class Scope(Holder):
 
     def values(self) -> dict[Any, Any]:
         return {name: self.owner[name] for name in self.names if name in self.owner}
-
-    def put(self, name: Any, value: Any) -> None:
-        if value is GONE:
-            self.owner.pop(name, None)
-        else:
-            self.owner[name] = value
 
 
 class ClassData(Holder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.rules.autocast import uncast
 
 
+@dataclass(eq=False)
 class MemberGradients:
     """Differentiates what a call has returned for one member.
 
@@ -39,16 +41,11 @@ class MemberGradients:
         member: the number of the member.
     """
 
-    def __init__(
-        self,
-        state: ArrayState,
-        restore: Callable[[], None],
-        inputs: Inputs,
-        computation: Computation,
-        member: int,
-    ) -> None:
-        self.state, self.restore, self.inputs = state, restore, inputs
-        self.computation, self.member = computation, member
+    state: ArrayState
+    restore: Callable[[], None]
+    inputs: Inputs
+    computation: Computation
+    member: int
 
     def outcome(self) -> MemberOutcome:
         """The gradients of a weighted sum of the member's outputs, from a separate call.

@@ -92,7 +92,6 @@ class Reach:
         self._seen: dict[int, Any] = {} if apart is None else {id(m): m for m in apart.modules()}
         self._names: set[str] = set()
         self._modules: list[types.ModuleType] = []
-        self._scopes: list[tuple[Scope, str]] = []
         self._waiting: list[tuple[Any, str]] = [(f, _called(f)) for f in functions]
         self._search()
 
@@ -223,7 +222,7 @@ class Reach:
         # Attributes of a function are in its dict, which is a holder by itself.
         self._hold(FunctionAttributes, vars(function), label)
         around = _contents(function)
-        for code in _codes(function.__code__):
+        for code in codes_in(function.__code__):
             self._code(code, function.__globals__, around)
 
     def _code(self, code: types.CodeType, scope: dict[str, Any], around: dict[str, Any]) -> None:
@@ -276,11 +275,12 @@ def _called(function: Any) -> str:
     return str(named.__qualname__).replace("<locals>.", "").replace("<lambda>", "the loss")
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A piece of code, and those of what it defines."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+            yield from codes_in(constant)
 
 
 def _contents(function: types.FunctionType) -> dict[str, Any]:

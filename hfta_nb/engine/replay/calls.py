@@ -45,6 +45,7 @@ class Calls:
 
     def __init__(self, state: ArrayState, helpers: RetryHelpers) -> None:
         self.state, self.helpers = state, helpers
+        self._eagerly = partial(run_with_retry, state, helpers)  # through `vmap`, or member by member where that fails
         self.steps, self.forwards = CapturedSteps(state), CapturedForwards(state)
         self.results = CapturedResults(state, self._channels_last)
 
@@ -148,17 +149,6 @@ class Calls:
         run = self.results.recorder(entry, run)
         functions = self.state.called if what[1] is None else (what[1],)
         return self._eagerly(what[0], inputs, run, Computation(call, functions=functions))
-
-    def _eagerly(
-        self,
-        what: str,
-        inputs: Inputs,
-        run: Callable[[Inputs], Any],
-        computation: Computation,
-        eager: Callable[[Inputs], Any] | None = None,
-    ) -> Any:
-        """Run a call through `vmap`, or member by member where that fails."""
-        return run_with_retry(self.state, self.helpers, what, inputs, run, computation, eager)
 
     def _in_graph_blocks(self, computed: Callable[..., Any]) -> Callable[[Inputs], Any]:
         return lambda inputs: computed(inputs, graph_blocks(self.state))

@@ -41,26 +41,16 @@ def copied(gradients: Sequence[tuple[Tensor, Tensor | Fetch]], made: list[Any]) 
         torch._foreach_copy_([room for room, _ in gradients], found)
 
 
+@dataclass(eq=False)
 class DynamicCall:
     """A call whose arguments or results are allocated in the run."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        made: list[Any],
-        keep: Sequence[tuple[int, int]],
-        gone: Sequence[int] = (),
-    ) -> None:
-        self.function, self.args, self.kwargs, self.made, self.keep, self.gone = (
-            function,
-            args,
-            kwargs,
-            made,
-            keep,
-            gone,
-        )
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    made: list[Any]
+    keep: Sequence[tuple[int, int]]
+    gone: Sequence[int] = ()
 
     def __call__(self) -> None:
         made = self.made

@@ -13,12 +13,13 @@ import functools
 import operator
 import types
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.engine.eager.reach import codes_in
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.per_member import PerMember
 
@@ -238,7 +239,7 @@ class Guards:
     def _function(self, function: types.FunctionType, where: str) -> None:
         if not _harmless(function):
             where = f"`{function.__qualname__}`"
-            for code in _codes(function.__code__):
+            for code in codes_in(function.__code__):
                 self._code(code, function.__globals__, where)
         for value in (function.__defaults__, function.__kwdefaults__):
             self._value(value, where)
@@ -312,13 +313,6 @@ def _of_torch(value: Any) -> bool:
         (getattr(value, "__module__", None) is None and getattr(torch, getattr(value, "__name__", ""), None) is value)
         or getattr(torch._C._nn, getattr(value, "__name__", ""), None) is value
     ))  # fmt: skip
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
 
 
 def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:

@@ -3,7 +3,7 @@
 `RULES` maps a function to a rule ``rule(context, function, args, kwargs)``. A `TorchFunctionMode` around the vmapped
 call looks up every function there. Input and output of a rule are tensors as one member sees them; in between, the rule
 leaves `vmap` and computes on tensors with a leading member axis. A new rule is one file here and one row in the table.
-Open `base.py` first, then `linear.py`, the shortest rule.
+Open `rule_mode.py` first, then `linear.py`, the shortest rule.
 """
 
 from collections.abc import Callable
@@ -78,9 +78,6 @@ __all__ = [
     "AloneMode",
     "Context",
     "Disagreement",
-    "Rule",
-    "RuleMode",
     "SharedWrite",
-    "by_members",
     "rule_mode",
 ]

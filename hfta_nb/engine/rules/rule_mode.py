@@ -277,3 +277,9 @@ def arguments(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str
 def vmap_level() -> int:
     """The level of the innermost active `vmap`."""
     return int(torch._C._functorch.maybe_current_level() or 0)
+
+
+def active_context() -> Context | None:
+    """The context of the active call of an array; None outside, and where a member runs alone."""
+    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return next((mode.context for mode in reversed(stack) if isinstance(mode, RuleMode)), None)

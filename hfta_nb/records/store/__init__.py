@@ -16,8 +16,7 @@
 | `layout1` | directories that were written before there was a database |
 """
 
-from hfta_nb.records.store.database import VERSION
 from hfta_nb.records.store.store import Store
 from hfta_nb.records.store.tensor_files import is_full
 
-__all__ = ["VERSION", "Store", "is_full"]
+__all__ = ["Store", "is_full"]

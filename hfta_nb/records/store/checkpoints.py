@@ -21,7 +21,7 @@ from torch import Tensor
 from hfta_nb.errors import StoreError
 from hfta_nb.records import regular_files
 from hfta_nb.records.store import tensor_files, trees
-from hfta_nb.records.store.database import sum_of, text
+from hfta_nb.records.store.database import sum_of, text, transaction
 from hfta_nb.records.store.tensor_files import Entry
 
 KEPT = 2
@@ -197,9 +197,21 @@ def there(
     return found
 
 
-def tidy(directory: Path, needed: Iterable[Entry]) -> None:
-    """Delete files of checkpoints that nothing needs any more, and what a killed process has left half written."""
-    names = {entry.path for entry in needed}
+def tidy(connection: sqlite3.Connection, directory: Path, staged: Iterable[Entry]) -> None:
+    """Keep the last checkpoints alone, and their files; what a killed process has left half written goes as well.
+
+    Args:
+        staged: files of the next checkpoint.
+    """
+    rows = listed(connection)
+    old = [number for number, _ in rows[KEPT:]]
+    if old:
+        with transaction(connection):
+            connection.execute("DELETE FROM checkpoints WHERE number <= ?", (max(old),))
+    kept = [found for _, found in rows[:KEPT]]
+    if None in kept:
+        return  # which files are of the damaged one is not known
+    names = {entry.path for entry in (*staged, *(e for found in kept if found is not None for e in found.files))}
     for folder, pattern in FOLDERS.items():
         with contextlib.suppress(OSError):
             for path in list((directory / folder).iterdir()):

@@ -231,7 +231,7 @@ class Store:
             self._access.check()
             self._staged.clear()
             database.fold_in(connection)
-            self._tidy(connection)
+            checkpoints.tidy(connection, self.directory, [entry for entry, _ in self._staged.values()])
         return self.path if entry is None else self.directory / entry.path
 
     @property
@@ -258,7 +258,7 @@ class Store:
                 connection.execute("DELETE FROM checkpoints WHERE number > ?", (found.number,))
             journal.go_back(connection, 0 if found is None else found.event)
         with self._access.writer() as connection:
-            self._tidy(connection)
+            checkpoints.tidy(connection, self.directory, [entry for entry, _ in self._staged.values()])
         return state
 
     def write_end(self, array: int, state: Mapping[str, Any]) -> str:
@@ -394,15 +394,3 @@ class Store:
         known = ({} if before is None else {n: (kept[n], before.trees[n]) for n in kept}) | self._staged
         found = {name: known[name] for name in names if name in known}
         return {n: entry for n, (entry, _) in found.items()}, {n: plain for n, (_, plain) in found.items()}
-
-    def _tidy(self, connection: sqlite3.Connection) -> None:
-        """Keep the last checkpoints alone, and their files."""
-        rows = checkpoints.listed(connection)
-        old = [number for number, _ in rows[checkpoints.KEPT :]]
-        if old:
-            with database.transaction(connection):
-                connection.execute("DELETE FROM checkpoints WHERE number <= ?", (max(old),))
-        kept = [found for _, found in rows[: checkpoints.KEPT]]
-        if all(found is not None for found in kept):
-            needed = [entry for found in kept if found is not None for entry in found.files]
-            checkpoints.tidy(self.directory, [*needed, *(entry for entry, _ in self._staged.values())])

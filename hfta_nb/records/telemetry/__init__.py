@@ -8,7 +8,7 @@ from __future__ import annotations
 from hfta_nb.records.telemetry.processor import ProcessorSampler, processor_name
 from hfta_nb.records.telemetry.sampler import Sampler
 
-__all__ = ["Sampler", "device_name", "sampler"]
+__all__ = ["device_name", "sampler"]
 
 
 def sampler(device: str) -> Sampler:

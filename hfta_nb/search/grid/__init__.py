@@ -14,13 +14,12 @@ from hfta_nb.search.grid.axes import (
     show,
 )
 from hfta_nb.search.grid.nested import bare_name, check_flat
-from hfta_nb.search.grid.parse import HINTS, KINDS, parse_axis, parse_scalar, parse_values
-from hfta_nb.search.grid.ranges import MAX_VARIANTS, Integers, integers, linspace, logspace, seeds
+from hfta_nb.search.grid.parse import HINTS, KINDS, parse_axis, parse_values
+from hfta_nb.search.grid.ranges import Integers, integers, linspace, logspace, seeds
 
 __all__ = [
     "HINTS",
     "KINDS",
-    "MAX_VARIANTS",
     "AxisSpec",
     "Bounds",
     "Depth",
@@ -38,7 +37,6 @@ __all__ = [
     "linspace",
     "logspace",
     "parse_axis",
-    "parse_scalar",
     "parse_values",
     "seeds",
     "show",

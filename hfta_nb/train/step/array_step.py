@@ -19,11 +19,9 @@ from hfta_nb.engine.array.access import (
     kept_by,
     saved_functions,
     snapshot,
-    tuning_of,
 )
 from hfta_nb.engine.array.inspect import program_of
 from hfta_nb.engine.array.saving import tensors_of
-from hfta_nb.engine.array.schedule_tuner import Tuning
 from hfta_nb.errors import out_of_memory
 from hfta_nb.models.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau
@@ -50,10 +48,11 @@ from hfta_nb.train.step.step_protocol import (
     scorer,
     summed,
 )
+from hfta_nb.train.step.tuned_step import TunedStep
 from hfta_nb.train.step.update import Update, evaluated, updates_of
 
 
-class ArrayStep:
+class ArrayStep(TunedStep):
     """Forward, loss, backward and optimizer of all members at once; see `Step`.
 
     Args:
@@ -95,7 +94,7 @@ class ArrayStep:
         self._held_out = scorer(objective, metrics, held_out=True) if callable(objective) else None
         self.graph = graph_of(array, self.tensors)
         self.fast_path: FastPath | None = None
-        self.tuning: Tuning | None = None
+        self.tuning = None
         self.devices: SeveralDevices | None = None
         self.definition = list(rows), objective, metrics, epochs, steps_per_epoch
         self.updates = updates_of(array, rows, objective, metrics, epochs, steps_per_epoch)
@@ -326,57 +325,6 @@ class ArrayStep:
     def scales(self) -> Tensor | None:
         """What each member's loss is multiplied by, ``[M]``; None for nothing."""
         return None if self.scaler is None else self.scaler.scales
-
-    def tune_at_first(self) -> None:
-        """Find the fastest block size before the next step."""
-        words = [type(u.optimizer).__name__ for u in self.updates]
-        self.tuning = tuning_of(self.array, f"{self.precision.name} {words}")
-
-    def measures(self, x: Any, y: Any) -> bool:
-        """Whether `choose_schedule` takes time, as nothing is known about such steps."""
-        return self.tuning is not None and self.tuning.measures(self._tuned(x, y))
-
-    def choose_schedule(self, x: Any, y: Any) -> None:
-        """Set the array to the block size that is fastest with such a batch, if that is asked for; nothing else
-        changes."""
-        tuning, self.tuning = self.tuning, None
-        if tuning is None:
-            return
-        self.array.train()
-
-        def differentiated() -> None:
-            for update in self._due():
-                if not update.follows:
-                    self._differentiated(update, x, y)
-
-        tuning.choose(self._tuned(x, y), differentiated)
-
-    def _tuned(self, x: Any, y: Any) -> Any:
-        """What steps depend on that take as long as one with this batch."""
-        return x, y, tuple(u.phase and u.phase.name for u in self._due()), self.done
-
-    def _due(self) -> list[Update]:
-        return [u for u in self.updates if u.phase is None or u.phase.due(self.steps)]
-
-    def tune(self, x: Any, y: Any, budget_s: float) -> dict[int, float]:
-        """See `FusedArray.tune`; of a step with phases, seconds of all of them."""
-        self.array.train()
-        size = self.array.block_size
-        total: dict[int, float] = {}
-        for update in self.updates:
-            if update.follows:
-                continue
-            self.array.block_size = size
-            given = in_phase(x, update.phase)
-            with self.precision.products(), self.precision.autocast():
-                laps = self.array.tune(
-                    update.score, given, y, budget_s=budget_s / len(self.updates), has_aux=True, only=update.only
-                )
-            if not laps:  # only one size is possible
-                return {}
-            total = {size: total.get(size, 0.0) + seconds for size, seconds in laps.items()}
-        self.array.block_size = min(total, key=lambda size: total[size])
-        return total
 
     def spread(self, devices: SeveralDevices) -> None:
         """Compute on several devices from now on."""
