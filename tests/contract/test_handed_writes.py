@@ -274,8 +274,9 @@ class Empty(dict[str, int]):
 
 
 def test_a_study_trains_by_a_loss_that_is_false(tmp_path: Path) -> None:
-    study = hfta.Study(lambda: Regressor(2), {"lr": [0.1, 0.2]}, (X, Y, X, Y), loss=Empty(), epochs=1, device="cpu",
-                       monitor="val_loss", dtype="float64", directory=tmp_path, keep_checkpoints=["best", "last"])  # fmt: skip
+    study = hfta.Study(lambda: Regressor(2), {"lr": [0.1, 0.2]}, (X, Y, X, Y), loss=Empty(), epochs=1,
+                       monitor="val_loss", keep_checkpoints=["best", "last"],
+                       device="cpu", dtype="float64", directory=tmp_path)  # fmt: skip
     study.fit(progress=False)
     with torch.no_grad():
         value = float(F.mse_loss(study.member(0).module(at="last").eval()(X), Y))
