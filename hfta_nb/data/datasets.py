@@ -6,13 +6,14 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psutil
 from torch.utils.data import IterableDataset, Subset
 
 from hfta_nb.data.argument_kinds import KINDS
-from hfta_nb.data.items import sample_of, stacked
+from hfta_nb.data.items import sample_of, samples_at, stacked
 from hfta_nb.data.judging import few, is_map_style
 from hfta_nb.data.randomness import Randomness
 from hfta_nb.data.reading_state import Held
@@ -117,13 +118,13 @@ def _read(parts: Sequence[Any], name: str, *, always: bool) -> tuple[list[tuple[
         return [_whole(part) for part in parts], False
     for part in parts:
         with contextlib.suppress(Exception):  # told where it is read in earnest
-            held.judge(part.__getitem__, few(part))
+            held.judge(partial(samples_at, part), [[row] for row in few(part)])
     if held.changeable or not all(small):
         return None, False
     found: list[tuple[Samples, Samples]] = []
     for part in parts:
         with Randomness(0).drawn():
-            part[0]  # what is opened once, say, is open now
+            samples_at(part, [0])  # what is opened once, say, is open now
         before, drawn = held.look(), Randomness(0)
         mark = drawn.mark()
         with drawn.drawn():
@@ -141,10 +142,10 @@ def _is_small(dataset: Any, name: str) -> bool:
     if not total:
         raise DataError("holds no samples", where=name)
     with Randomness(0).drawn():
-        first = sample_of(dataset[0], f"{name}, sample 0")
+        first = sample_of(samples_at(dataset, [0])[0], f"{name}, sample 0")
     size = sum(t.numel() * t.element_size() for part in first for t in leaves(part))
     return bool(size * total <= SHARE_OF_MEMORY * psutil.virtual_memory().available)
 
 
 def _whole(dataset: Any) -> tuple[Samples, Samples]:
-    return stacked([dataset[i] for i in range(len(dataset))])
+    return stacked(samples_at(dataset, range(len(dataset))))

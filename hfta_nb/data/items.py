@@ -149,6 +149,12 @@ def batch_of(item: Any, where: str) -> tuple[Samples, Samples]:
     return x, y
 
 
+def samples_at(dataset: Any, rows: Sequence[int]) -> list[Any]:
+    """Samples of a dataset by number, read as torch's `DataLoader` reads them: at once where the dataset does that."""
+    at_once = getattr(dataset, "__getitems__", None)
+    return list(at_once(list(rows))) if at_once else [dataset[i] for i in rows]
+
+
 def stacked(items: Sequence[Any]) -> tuple[Samples, Samples]:
     """Samples as one batch.
 

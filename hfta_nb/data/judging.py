@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -10,12 +11,16 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from hfta_nb.data.items import samples_at
 from hfta_nb.data.reading_state import UNLIKE, Held, shown
 from hfta_nb.data.sources import InOrder, Source, TensorSource
 from hfta_nb.errors import DataError, DataWarning
 
 LOOK_BATCH = 64
 """The size of batches that are looked at, where the data has none of its own."""
+
+MOST_ENTRIES = 50_000
+"""So much of an order, which may have no end, is read to see whether it varies."""
 
 
 def judged(parts: Sequence[tuple[Any, Source]], whole: bool = False) -> Held:
@@ -65,7 +70,10 @@ def _readable(part: Any, source: Source, whole: bool = False) -> Iterator[tuple[
     """Ways to read a little of it."""
     samples: Any = part.dataset if isinstance(part, DataLoader) else part
     if is_map_style(samples) and len(samples):
-        yield samples.__getitem__, list(range(len(samples))) if whole else few(samples)
+        yield lambda row: samples_at(samples, [row]), list(range(len(samples))) if whole else few(samples)
+    own = _own_order(part) if isinstance(part, DataLoader) else None
+    if own is not None:  # to its end, where one that is a generator may go on to its next pass
+        yield lambda _: list(itertools.islice(own, MOST_ENTRIES)), [None]
     if isinstance(part, DataLoader) and part.num_workers:
         order = part.sampler if part.batch_sampler is None else part.batch_sampler
         yield lambda _: next(iter(order)), [None]
@@ -77,6 +85,12 @@ def few(dataset: Any) -> list[int]:
     """The numbers of some samples."""
     last = len(dataset) - 1
     return sorted({0, last // 2, last})
+
+
+def _own_order(loader: DataLoader[Any]) -> Any:
+    """The loader's sampler that is not one of torch's; None if there is none."""
+    given = (loader.batch_sampler, loader.sampler)
+    return next((v for v in given if v is not None and not type(v).__module__.startswith("torch.")), None)
 
 
 def _first_of(source: Source) -> Any:

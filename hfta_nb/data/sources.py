@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils.data import ChainDataset, ConcatDataset, DataLoader, IterableDataset, StackDataset, Subset
 
-from hfta_nb.data.items import batch_of, stacked
+from hfta_nb.data.items import batch_of, samples_at, stacked
 from hfta_nb.data.order import order
 from hfta_nb.data.randomness import Randomness
 from hfta_nb.data.samples import Samples, batches_in, count, take
@@ -238,7 +238,7 @@ class DatasetSource(InOrder):
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}/{number}".encode()))
         with self._telling(epoch, number), drawn.drawn():
             rows = self._order(seed, epoch)[number * batch_size : (number + 1) * batch_size]
-            item = stacked([self.dataset[i] for i in rows])
+            item = stacked(samples_at(self.dataset, rows))
         return batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}")
 
     def _order(self, seed: int, epoch: int) -> Sequence[int]:

@@ -9,6 +9,7 @@ import itertools
 import os
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset, TensorDataset
 
 import hfta_nb as hfta
 from hfta_nb import data
@@ -200,7 +201,8 @@ def test_a_study_trains_checks_and_goes_on_as_a_loop_of_ones_own(
     assert_as_alone(whole, expected)
     assert whole.check(members=[1])["equal"].all()
     interrupted(study(parts(kind), tmp_path / "half", steps_per_epoch=steps), after)
-    again = hfta.Study.load(tmp_path / "half", family=Regressor, data=parts(kind))
+    family = replace(hfta.family(Regressor), loss=F.mse_loss)
+    again = hfta.Study.load(tmp_path / "half", family=family, data=parts(kind))
     list(again.run(resume=True))
     assert_as_alone(again, expected)
 
@@ -232,6 +234,62 @@ def test_check_finds_augmentation_that_is_frozen(caught: bool, tmp_path: Path, m
 class Entropy(Base):
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
         return X[i] + os.urandom(1)[0] / 256, Y[i]
+
+
+class AtOnce(Base):
+    """Augments a batch, as torch's loader reads it."""
+
+    def __getitems__(self, rows: list[int]) -> list[tuple[Tensor, Tensor]]:
+        return [(x + torch.randn(x.shape), y) for x, y in map(self.__getitem__, rows)]
+
+
+def test_samples_are_read_at_once_where_a_data_set_does_that(tmp_path: Path) -> None:
+    made = study((AtOnce(), Base()), tmp_path, lr=1e-300)
+    made.fit(progress=False)
+    losses = made.history.members[0].curves["train_loss"].values
+    assert len(set(losses)) == len(losses) > 1
+
+
+class Onward(Sampler[int]):
+    """Goes on where the last pass has ended, which it notes at the end."""
+
+    def __init__(self) -> None:
+        self.start = 0
+
+    def __len__(self) -> int:
+        return 8
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.start, self.start + 8)
+        self.start = (self.start + 8) % N
+
+
+def test_a_sampler_may_go_on_at_the_end_of_a_pass(tmp_path: Path) -> None:
+    whole = TensorDataset(X, Y)
+
+    def made() -> hfta.Study:
+        loaders = DataLoader(whole, 4, sampler=Onward()), DataLoader(whole, N)
+        own = data.from_loader(*loaders, name="onward")
+        return hfta.Study(Regressor, {"seed": [0, 1]}, own, epochs=4, loss=F.mse_loss, monitor="val_loss",
+                          device="cpu", dtype="float64", lr=0.01, optimizer="adam", directory=tmp_path)  # fmt: skip
+
+    made().fit(epochs=2, progress=False)
+    again = made()
+    again.fit(epochs=4, resume=True, progress=False)
+    assert again.check()["equal"].all()
+    torch.manual_seed(0)
+    model, sampler, found = Regressor().double(), Onward(), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(4):
+        losses = []
+        for x, y in DataLoader(whole, 4, sampler=sampler):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x.double()), y.double())
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        found.append(sum(losses) / len(losses))
+    assert again.history.members[0].curves["train_loss"].values == pytest.approx(found, abs=1e-10)
 
 
 def test_what_can_not_be_read_again_is_told(tmp_path: Path) -> None:

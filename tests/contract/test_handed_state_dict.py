@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 import hfta_nb as hfta
-from hfta_nb.errors import FusionError
+from hfta_nb.errors import ArrayWarning, FusionError
 from tests.contract.handed_over import STEPS, numbers
 
 WIDTHS = {"alike": (8, 8, 8), "unlike": (8, 5, 6)}
@@ -283,3 +283,69 @@ def test_a_study_takes_extra_states_home(grid: dict[str, Any], serial: bool, tmp
     assert study.check()["equal"].all()
     plain, again = (s.member(0).module() for s in (study, hfta.Study.load(tmp_path, family=Wide, data=study.data)))
     torch.testing.assert_close(plain(X), again(X), rtol=0, atol=0)
+
+
+def _hooked(kind: str) -> nn.Module:
+    """A model that loads and saves by code of its own, as those do whose layers had other names once."""
+    model = nn.Sequential(
+        Tripled(4, 3) if "overridden" in kind else nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)
+    ).double()
+
+    def renamed(module: nn.Module, state: Any, *_: Any) -> None:
+        for name in [name for name in state if name.startswith("module.")]:
+            state[name.removeprefix("module.")] = state.pop(name)
+
+    def tripled(module: nn.Module, state: Any, prefix: str, *_: Any) -> None:
+        state[prefix + "weight"] = 3 * state[prefix + "weight"]
+
+    if kind == "renamed":
+        model.register_load_state_dict_pre_hook(renamed)
+    elif kind == "a submodule's":
+        model[0].register_load_state_dict_pre_hook(tripled)
+    return model
+
+
+class Tripled(nn.Linear):
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = 3 * destination[prefix + "weight"]
+
+    def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+        state[prefix + "weight"] = state[prefix + "weight"] / 3
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+@pytest.mark.parametrize("kind", ["renamed", "a submodule's", "overridden"])
+def test_a_member_loads_as_its_module_does(kind: str) -> None:
+    modules = [_hooked(kind) for _ in range(3)]
+    array = hfta.fuse([copy.deepcopy(module) for module in modules])
+    for i, module in enumerate(modules):
+        state = {f"module.{k}" if kind == "renamed" else k: v.clone() for k, v in build_plain(i).state_dict().items()}
+        array.load_member(i, dict(state))
+        module.load_state_dict(dict(state))
+        torch.testing.assert_close(array[i](X), module(X), rtol=1e-12, atol=0)
+    if kind == "renamed":
+        with pytest.raises(FusionError, match="the module does not load it"):
+            array.load_member(0, {"other": X})
+
+
+def build_plain(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+
+
+def test_code_of_a_model_s_own_that_an_array_does_not_call_is_told() -> None:
+    array = hfta.fuse([_hooked("renamed") for _ in range(2)])
+    with pytest.warns(ArrayWarning, match=r"code of its own for load_state_dict .*array.load_member"):
+        array.load_state_dict(array.state_dict())
+
+
+def test_a_hook_of_an_array_changes_what_its_submodules_load() -> None:
+    def halved(module: nn.Module, state: Any, *_: Any) -> None:
+        state["0.weight"] = state["0.weight"] / 2
+
+    array = hfta.fuse([build_plain(i) for i in range(2)])
+    array.register_load_state_dict_pre_hook(halved)
+    array.load_state_dict(array.state_dict())
+    for i in range(2):
+        torch.testing.assert_close(array[i].state_dict()["0.weight"], build_plain(i).state_dict()["0.weight"] / 2)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -129,3 +131,153 @@ def test_a_study_leaves_its_data_alone(given: str, tmp_path: Path) -> None:
     for key, values in fused.items():
         assert values == pytest.approx(serial[key], abs=1e-10)
         assert values == pytest.approx(apart[key], abs=1e-10)
+
+
+class Takes(nn.Module):
+    """Does something with what it is given beside or as its input."""
+
+    def __init__(self, how: Any) -> None:
+        super().__init__()
+        self.layer, self.how = nn.Linear(4, 2), how
+
+    def forward(self, x: Any, *more: Any) -> Tensor:
+        found: Tensor = self.layer(self.how(x, *more))
+        return found
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+def counted(x: Tensor, counter: Counter) -> Tensor:
+    counter.calls += 1
+    return x * counter.calls
+
+
+def by_numpy(x: Tensor) -> Tensor:
+    x.numpy()[0] *= 0.9
+    return x
+
+
+def queued(x: Tensor, last: Any) -> Tensor:
+    last.append(len(last))
+    return x * len(last)
+
+
+def by_data(x: Tensor) -> Tensor:
+    x.data.mul_(0.9)
+    return x
+
+
+def replaced(x: Tensor) -> Tensor:
+    x.data = x.data * 0.9
+    return x
+
+
+def twice(x: Tensor, same: Tensor) -> Tensor:
+    x.mul_(0.9)
+    return x + same
+
+
+def noisy(x: Tensor, stream: torch.Generator) -> Tensor:
+    return x + torch.randn(x.shape, generator=stream, dtype=x.dtype)
+
+
+def scaled(x: Tensor, stream: np.random.Generator) -> Tensor:
+    return x * stream.random()
+
+
+def _with(make: Any) -> Any:
+    return lambda: (X.clone(), make())
+
+
+GIVEN: dict[str, tuple[Any, Any]] = {
+    "data": (by_data, lambda: (X.clone(),)),
+    "data replaced": (replaced, lambda: (X.clone(),)),
+    "NumPy's view": (by_numpy, lambda: (X.clone(),)),
+    "one tensor twice": (twice, lambda: (X.clone(),)),
+    "torch's stream": (noisy, _with(lambda: torch.Generator().manual_seed(3))),
+    "NumPy's stream": (scaled, _with(lambda: np.random.default_rng(3))),
+    "object": (counted, _with(Counter)),
+    "deque": (queued, _with(deque)),
+}
+
+
+@pytest.mark.parametrize("form", ["backward", "forward"])
+@pytest.mark.parametrize("kind", GIVEN)
+def test_each_call_goes_on_with_what_the_last_has_made_of_its_arguments(kind: str, form: str) -> None:
+    how, make = GIVEN[kind]
+    members, plain = built(lambda i: Takes(how))
+    array, given = hfta.fuse(members), make()
+    own = [make() for _ in plain]
+    if kind == "one tensor twice":
+        given, own = given * 2, [one * 2 for one in own]
+    for _ in range(STEPS):
+        if form == "backward":
+            found = array.backward(F.mse_loss, given, Y)
+        else:
+            found = torch.stack([F.mse_loss(row, Y) for row in array(*given)])
+            found.sum().backward()
+        expected = torch.stack([F.mse_loss(module(*one), Y) for module, one in zip(plain, own, strict=True)])
+        torch.testing.assert_close(found.detach(), expected.detach(), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(given[0], own[0][0])
+    assert getattr(given[-1], "calls", 0) == getattr(own[0][-1], "calls", 0)
+
+
+def test_arguments_of_which_members_make_something_unlike_are_told() -> None:
+    counter, x = Counter(), X.clone()
+    array = hfta.fuse(built(lambda i: Takes(lambda x, c: (setattr(c, "calls", float(torch.rand(()))), x)[1]))[0])
+    with pytest.warns(ArrayWarning, match=r"unlike values of an object .*keep it on the model"):
+        array(x, counter)
+    assert counter.calls == 0
+
+
+@pytest.mark.parametrize("form", ["input", "target"])
+def test_a_dict_that_members_change_is_told(form: str) -> None:
+    def changed(batch: dict[str, Any]) -> Tensor:
+        batch["x"] = batch["x"] * 0.9
+        return batch["x"]  # type: ignore[no-any-return]
+
+    def loss(output: Tensor, y: Any) -> Tensor:
+        y["calls"] = y.get("calls", 0) + 1
+        return F.mse_loss(output, y["y"]) * y["calls"]
+
+    array = hfta.fuse(built(lambda i: Takes(changed if form == "input" else lambda x: x))[0])
+    with pytest.warns(ArrayWarning, match=r"replace something in it.*keep it on the model"):
+        array({"x": X.clone()}) if form == "input" else array.backward(loss, X, {"y": Y})
+
+
+def test_a_dict_of_which_something_is_taken_needs_no_warning() -> None:
+    array = hfta.fuse(built(lambda i: Takes(lambda batch: batch.pop("x")))[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArrayWarning)
+        array({"x": X, "y": Y})
+
+
+def test_a_target_of_another_shape_afterwards_is_told() -> None:
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        return F.mse_loss(output, y.squeeze_(-1))
+
+    array, y = hfta.fuse(built(lambda i: Regressor(2))[0]), Y.clone()[..., None]
+    with pytest.warns(ArrayWarning, match="left as it was"):
+        array.backward(loss, X, y)
+    assert y.shape == (12, 2, 1)
+
+
+class Empty(dict[str, int]):
+    """A loss that is false: it holds nothing yet."""
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        self["calls"] = self.get("calls", 0) + 1
+        return F.mse_loss(output, y) * self["calls"]
+
+
+def test_a_study_trains_by_a_loss_that_is_false(tmp_path: Path) -> None:
+    study = hfta.Study(lambda: Regressor(2), {"lr": [0.1, 0.2]}, (X, Y, X, Y), loss=Empty(), epochs=1,
+                       monitor="val_loss", keep_checkpoints=["best", "last"],
+                       device="cpu", dtype="float64", directory=tmp_path)  # fmt: skip
+    study.fit(progress=False)
+    with torch.no_grad():
+        value = float(F.mse_loss(study.member(0).module(at="last").eval()(X), Y))
+    assert float(study.history.members[0].curves["val_loss"].values[0]) == pytest.approx(2 * value)

@@ -9,6 +9,7 @@ Open `fused.py` first. `access.py` contains what other parts use of an array bes
 |---|---|
 | `fused`, `answers`, `settings`, `saving`, `extra_states` | `FusedArray`: calls, members, settings, saved state |
 | `fusing`, `stack`, `lazy`, `storage` | creation of an array from plain modules, and the memory layout of its tensors |
+| `state_code` | models with code of their own for what they save and load |
 | `surgery`, `initialising` | taking out, copying, loading and initialising members |
 | `own_losses` | `array.losses` |
 | `schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | the fastest block size and threads |

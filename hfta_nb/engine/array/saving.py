@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.array.extra_states import KEY, extra_states, kept_beside, put_extra_states
+from hfta_nb.engine.array.state_code import tell_of_code
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.generators import MemberGenerators, State
 from hfta_nb.engine.padded.runtime import architectures_of
@@ -40,6 +41,7 @@ class Savable(nn.Module):
 
     def state_dict(self, *args: Any, **named: Any) -> Any:
         """As for a plain module, each tensor with the member axis, and lists of the members' own extra states."""
+        tell_of_code(self._state.skeleton, "state_dict")
         found = super().state_dict(*args, **named)
         prefix = named.get("prefix", args[1] if len(args) > 1 else "")
         if not self._state.pending:
@@ -87,6 +89,7 @@ class Savable(nn.Module):
                     accepted="the state of an array whose members have the same architectures in the same order",
                 )
         self._refuse_plain(state_dict)
+        tell_of_code(self._state.skeleton, "load_state_dict")
         if not any(map(kept_beside, self._state.models)):
             return super().load_state_dict(state_dict, strict)
         rows = {k: v for k, v in state_dict.items() if _by_member(k, v, len(self.generators))}
@@ -100,7 +103,7 @@ class Savable(nn.Module):
 
     def _refuse_plain(self, state_dict: Mapping[str, Any]) -> None:
         """Refuse the state of one plain module, all of whose tensors lack the member axis."""
-        own = {} if self._state.pending else {k: v for k, v in self.state_dict().items() if isinstance(v, Tensor)}
+        own = {} if self._state.pending else tensors_of(self)
         lacks = [v.ndim - state_dict[k].ndim == 1 for k, v in own.items() if isinstance(state_dict.get(k), Tensor)]
         if lacks and all(lacks):
             raise FusionError(
@@ -126,12 +129,12 @@ class Savable(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str], *rest: Any
     ) -> None:
-        given = dict(state_dict)
-        if self._has_own_extra_state() and prefix + STREAMS in given:
-            self._state.skeleton.set_extra_state(given.pop(prefix + STREAMS))
+        # In place, in torch's own copy: what hooks change there, submodules load.
+        if self._has_own_extra_state() and prefix + STREAMS in state_dict:
+            self._state.skeleton.set_extra_state(state_dict.pop(prefix + STREAMS))
         if STREAMS in local_metadata:
-            given.setdefault(prefix + STREAMS, local_metadata[STREAMS])
-        super()._load_from_state_dict(given, prefix, local_metadata, strict, missing_keys, *rest)
+            state_dict.setdefault(prefix + STREAMS, local_metadata[STREAMS])
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, *rest)
         if prefix + STREAMS in missing_keys:
             missing_keys.remove(prefix + STREAMS)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.array.extra_states import kept_beside, put_extra_states
 from hfta_nb.engine.array.lazy import check_settled, copied
 from hfta_nb.engine.array.saving import STREAMS, put_row
+from hfta_nb.engine.array.state_code import as_loaded
 from hfta_nb.engine.array.tensor_storage import own_tensors, take
 from hfta_nb.engine.eager import attributes
 from hfta_nb.engine.eager.attributes import Attributes
@@ -169,11 +170,13 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
         raise FusionError("not a state_dict", where=where, got=state_dict, accepted="a dict of names to tensors")
     architectures = architectures_of(state)
     every = _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
-    beside = kept_beside(member(state, index))
+    plain = member(state, index)
+    beside = kept_beside(plain)
     own = {k: v for k, v in every.items() if k not in beside}
     streams = None if STREAMS in beside else state_dict.get(STREAMS)  # in a row of the array's state_dict
     if streams is not None:
         state_dict = {k: v for k, v in state_dict.items() if k != STREAMS}
+    state_dict = as_loaded(plain, state_dict, strict, where)
     extra = [k for k in state_dict if k not in own and k not in beside]
     lacking = [k for k in (*own, *beside) if k not in state_dict]
     if strict and (extra or lacking):
@@ -251,8 +254,9 @@ def own_names(state: ArrayState, index: int) -> dict[str, str]:
 
 
 def _own_state(state: ArrayState, index: int) -> dict[str, Tensor]:
-    tensors = state.tensors.state_dict(keep_vars=True).items()
-    return {key: value.detach()[index] for key, value in tensors if isinstance(value, Tensor)}
+    tensors: dict[str, Tensor] = dict(state.tensors.named_parameters(remove_duplicate=False))
+    tensors |= dict(state.tensors.named_buffers(remove_duplicate=False))  # as they are, not as a module saves them
+    return {key: tensors[key].detach()[index] for key in state.tensors.state_dict() if key in tensors}
 
 
 def _at(index: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.eager.given_objects import GivenObjects, with_copies
 from hfta_nb.engine.members.per_member import PerMember
 from hfta_nb.engine.members.tree import Rebuild, flatten, unflatten
 from hfta_nb.errors import FusionError
@@ -40,12 +41,14 @@ class Inputs:
         rebuild: puts the leaves together again.
         copies: members get copies, as the model writes into what it is given. Each with its leaf, its members and the
             version that it had; None where members get the tensors themselves.
+        objects: what members get in place of objects that a call may change, as random streams.
     """
 
     leaves: tuple[Any, ...]
     per_member: tuple[bool, ...]
     rebuild: Rebuild
     copies: list[_Copy] | None = None
+    objects: GivenObjects | None = None
 
     @classmethod
     def of(cls, tree: Any, members: int) -> Inputs:
@@ -86,29 +89,42 @@ class Inputs:
                                   accepted=f"tensors on {device}", remedy=remedy)  # fmt: skip
 
     def structure(self, leaves: list[Any]) -> Any:
-        return unflatten(self.rebuild, leaves)
+        tree = unflatten(self.rebuild, leaves)
+        if self.objects is not None:
+            self.objects.note(tree, leaves)
+        return tree
 
     def member(self, index: int) -> list[Any]:
+        given = self._given()
         if self.copies is None:
-            return [v[index] if m else v for v, m in zip(self.leaves, self.per_member, strict=True)]
-        return [v[0] if isinstance(v, Tensor) else v for v in self._copied([index])]
+            return [v[index] if m else v for v, m in zip(given, self.per_member, strict=True)]
+        return [v[0] if isinstance(v, Tensor) else v for v in self._copied(given, [index])]
 
     def block(self, members: Sequence[int]) -> tuple[list[Any], list[bool]]:
         """The leaves for some members, and which of them have a member axis."""
+        given = self._given()
         if self.copies is None:
-            pairs = list(zip(self.leaves, self.per_member, strict=True))
+            pairs = list(zip(given, self.per_member, strict=True))
             return [_rows(v, members) if m else v for v, m in pairs], list(self.per_member)
-        return self._copied(members), [isinstance(v, Tensor) for v in self.leaves]
+        return self._copied(given, members), [isinstance(v, Tensor) for v in given]
 
-    def _copied(self, members: Sequence[int]) -> list[Any]:
-        """Copies of the tensors, with a member axis."""
+    def _given(self) -> Sequence[Any]:
+        """The leaves, with copies of the objects that a call may change."""
+        return self.leaves if self.objects is None else self.objects.copied(self.leaves)
+
+    def _copied(self, given: Sequence[Any], members: Sequence[int]) -> list[Any]:
+        """Copies of the tensors, with a member axis; a tensor that occurs twice is copied once."""
         leaves: list[Any] = []
-        for k, (v, m) in enumerate(zip(self.leaves, self.per_member, strict=True)):
+        known: dict[tuple[int, bool], Tensor] = {}
+        assert self.copies is not None
+        for k, (v, m) in enumerate(zip(given, self.per_member, strict=True)):
             own = v
             if isinstance(v, Tensor):
-                own = _rows(v, members).clone() if m else v.unsqueeze(0).repeat(len(members), *[1] * v.ndim)
-                assert self.copies is not None
-                self.copies.append(_Copy(k, members, own, own._version))
+                own = known.get((id(v), m))
+                if own is None:
+                    own = _rows(v, members).clone() if m else v.unsqueeze(0).repeat(len(members), *[1] * v.ndim)
+                    known[id(v), m] = own
+                    self.copies.append(_Copy(k, members, own, own._version))
             leaves.append(own)
         return leaves
 
@@ -119,7 +135,8 @@ class Inputs:
         A tensor that all members share gets what each of them has written, if that is the same.
 
         Returns:
-            False if members have written unlike values into a tensor that they share, which is left as it was.
+            False if members have written unlike values into a tensor that they share, or have replaced its memory:
+            it is left as it was.
         """
         written: dict[int, list[_Copy]] = {}
         for copy in self.copies or ():
@@ -129,9 +146,12 @@ class Inputs:
             value = self.leaves[k]
             # What is part of a graph could not be given to another call.
             graph = value.requires_grad or any(copy.rows.requires_grad for copy in copies)
-            if graph or all(copy.rows._version == copy.version for copy in copies):
-                continue
             rows = [row for copy in copies for row in copy.rows]
+            if graph or not self._changed(k, copies, rows):
+                continue
+            if any(row.shape != value[0 if self.per_member[k] else ...].shape for row in rows):
+                agreed = False  # as by `squeeze_`; the caller's tensor keeps its shape
+                continue
             with torch.inference_mode(value.is_inference()):
                 if self.per_member[k]:
                     for member, row in zip((i for copy in copies for i in copy.members), rows, strict=True):
@@ -143,11 +163,29 @@ class Inputs:
         self.copies = None
         return agreed
 
+    def _changed(self, leaf: int, copies: Sequence[_Copy], rows: Sequence[Tensor]) -> bool:
+        """Whether members have written into their copies; versions don't tell of ``.data`` and NumPy's views."""
+        if any(copy.rows._version != copy.version for copy in copies):
+            return True
+        value, members = self.leaves[leaf], [i for copy in copies for i in copy.members]
+        own = self.per_member[leaf]
+        return not value.is_meta and any(
+            not _same_bits(row, value[i] if own else value) for i, row in zip(members, rows, strict=True)
+        )
+
     def apart(self) -> Inputs:
         """Copies of the inputs, except those that require a gradient: what is written into either does not show in the
-        other."""
-        kept = (v.clone() if isinstance(v, Tensor) and not v.requires_grad else v for v in self.leaves)
-        return replace(self, leaves=tuple(kept), copies=None)
+        other. What occurs twice is copied once."""
+        made = {id(v): v.clone() for v in self.leaves if isinstance(v, Tensor) and not v.requires_grad}
+        return replace(self, leaves=tuple(made.get(id(v), v) for v in with_copies(self.leaves)), copies=None)
+
+    def written(self, apart: Inputs) -> bool:
+        """Whether a call has written into what `apart` gave, replaced its memory, or let it require a gradient."""
+        return any(
+            own is not given and (own._version or own.requires_grad or not _same_bits(own, given))
+            for own, given in zip(apart.leaves, self.leaves, strict=True)
+            if isinstance(given, Tensor)
+        )
 
     def grad_leaves(self) -> list[Tensor]:
         """Inputs that require a gradient, each once."""
@@ -172,4 +210,6 @@ def _rows(value: Any, members: Sequence[int]) -> Any:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.is_meta:
+        return a.shape == b.shape
     return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

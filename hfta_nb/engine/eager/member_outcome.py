@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hfta_nb.engine.eager.attributes import AttributeKey
 from hfta_nb.engine.eager.engine import Call
+from hfta_nb.engine.eager.given_objects import with_copies
 from hfta_nb.engine.members.tree import flatten
 
 MemberOutcome = dict[str, Any]
@@ -80,12 +81,13 @@ def weighted_sum(outputs: Sequence[Tensor]) -> Tensor:
 
 
 def copied_leaves(leaves: Sequence[Any]) -> list[Any]:
-    """The leaves with their tensors copied; a tensor that occurs twice is copied once."""
+    """The leaves with copies of their tensors, and of objects that a call may change; what occurs twice is copied
+    once."""
     made: dict[int, Tensor] = {}
     for v in leaves:
         if isinstance(v, Tensor) and id(v) not in made:
             made[id(v)] = v.detach().clone().requires_grad_(v.requires_grad)
-    return [made[id(v)] if isinstance(v, Tensor) else v for v in leaves]
+    return [made[id(v)] if isinstance(v, Tensor) else v for v in with_copies(leaves)]
 
 
 def attribute_outcome(attributes: dict[AttributeKey, Any]) -> MemberOutcome:

@@ -7,7 +7,7 @@ import functools
 import random
 import types
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -171,8 +171,7 @@ def restore_all(memo: Memo) -> dict[int, Any]:
         if isinstance(held, dict) and isinstance(before, dict):
             entries: Any = {k: back(v) for k, v in before.items()}
             if list(held) != list(entries) or any(held[k] is not v for k, v in entries.items()):
-                dict.clear(held)
-                dict.update(held, entries)
+                _refill(held, entries)
         elif isinstance(held, list | deque):
             entries = [back(v) for v in before]
             if len(held) != len(entries) or any(a is not b for a, b in zip(held, entries, strict=True)):
@@ -182,6 +181,14 @@ def restore_all(memo: Memo) -> dict[int, Any]:
             held.clear()
             held.update(map(back, before))
     return lost
+
+
+def _refill(held: dict[Any, Any], entries: Mapping[Any, Any]) -> None:
+    """Give a dict other entries, not by methods of its own, which a subclass may forbid."""
+    kind: Any = OrderedDict if isinstance(held, OrderedDict) else dict  # an ordered one keeps its keys once more
+    kind.clear(held)
+    for key, entry in entries.items():
+        kind.__setitem__(held, key, entry)
 
 
 def restore_value(value: Any, before: Any) -> Any:

@@ -44,6 +44,7 @@ _MOST_ENTRIES = 1000
 """Only the first entries of a container are searched for objects; all are kept per member."""
 _OPENED = (
     *("types.SimpleNamespace", "argparse.Namespace", "collections.UserDict", "collections.UserList"),
+    *("collections.ChainMap", "queue.Queue", "queue.LifoQueue", "queue.PriorityQueue"),
     *("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "_thread._local"),
 )
 _WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_SUBSCR")

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.eager.call_inputs import Inputs
+from hfta_nb.engine.eager.call_inputs import Inputs, positional
 from hfta_nb.engine.eager.caller_backward import Repeat
 from hfta_nb.engine.eager.divergence import Mismatch
 from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 from hfta_nb.engine.eager.fallback import member_error
 from hfta_nb.engine.eager.functions_in_backward import follow
+from hfta_nb.engine.eager.given_objects import GivenObjects
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.hidden_names import tell_of_hidden
 from hfta_nb.engine.eager.last_resort import runs_alone
@@ -125,8 +126,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
         verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
         _observe(state, new_path or key not in state.proven, verification is not None, comparable)
         result = None
-        # Where the model writes into its inputs, members get copies.
-        given = replace(inputs, copies=[]) if state.settings.private else inputs
+        given = _given_to_members(state, inputs)
         try:
             result = _run_guarding_inputs(state, given, call.run)
             refuse_views(state, restore)
@@ -311,12 +311,33 @@ def _undo_gradients(
         raise FusionError(str(error), where=type(state.skeleton).__name__, remedy=remedy) from error
 
 
+def _given_to_members(state: ArrayState, inputs: Inputs) -> Inputs:
+    """The inputs of an attempt: members get copies of what they write into, as of objects that a call may change."""
+    private = state.settings.private
+    if not private and all(isinstance(v, Tensor) for v in inputs.leaves) and inputs.rebuild is positional:
+        return inputs
+    inputs.objects = GivenObjects(inputs.leaves, containers=state.engine.recording or private)
+    return replace(inputs, copies=[]) if private else inputs
+
+
 def _give_back(state: ArrayState, inputs: Inputs) -> None:
-    """Let the caller's tensors have what members have written into their copies."""
-    if not (state.trying or inputs.give_back()):
+    """Let the caller's tensors and objects have what members have written into their copies."""
+    if state.trying:
+        return
+    if not inputs.give_back():
         tell(
-            "members write unlike values into an input or target that they share, which is left as it was; "
-            "to see what each writes, give each its own: hfta.per_member(tensor.repeat(M, ...))"
+            "members write unlike values into an input or target that they share, or replace its memory; it is left "
+            "as it was; to see what each writes, give each its own: hfta.per_member(tensor.repeat(M, ...))"
+        )
+    if inputs.objects is not None and not inputs.objects.give_back():
+        tell(
+            "members make unlike values of an object that they are given, or keep tensors in it; it is left as it was; "
+            "keep it on the model, self.kept = ..., where each member has its own"
+        )
+    if inputs.objects is not None and inputs.objects.changed_containers():
+        tell(
+            "members add to a list or dict that they are given, or replace something in it; the caller's is left as it "
+            "was; return it, or keep it on the model, self.kept = ..., where each member has its own"
         )
 
 
@@ -332,8 +353,7 @@ def _run_guarding_inputs(state: ArrayState, inputs: Inputs, run: Callable[[Input
         result = run(watched)
     except Exception as error:
         failure = error
-    pairs = zip(watched.leaves, inputs.leaves, strict=True)
-    if any(own is not given and (own._version or own.requires_grad) for own, given in pairs):
+    if inputs.written(watched):
         raise SharedWrite("the model writes into its input, or lets it require a gradient") from failure
     if failure is not None:
         raise failure

@@ -187,7 +187,7 @@ class Family:
 
     def loss_for(self, data: AnyData) -> losses.Loss:
         """The family's loss, or the usual one of the data's task."""
-        return self.loss or losses.for_task(data.task)
+        return losses.for_task(data.task) if self.loss is None else self.loss  # a loss may be false: an empty bank
 
     def objective_for(self, data: AnyData) -> losses.Loss | tuple[Phase, ...]:
         """The objective of a training step: its phases, or the loss."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,21 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h, self.map = self.attention(x[None], x[None], x[None])
         found: Tensor = self.head(h[0])
+        return found
+
+
+class Ordered(nn.Module):
+    """Keeps its term in a dict with an order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.kept: OrderedDict[str, Tensor] = OrderedDict()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.layer(x))
+        self.kept["energy"] = h.pow(2).mean()
+        found: Tensor = self.head(h)
         return found
 
 
@@ -160,6 +176,7 @@ SITUATIONS = [
     _row("balance", Mixture, lambda m, _: sum(b.balance for b in m.blocks), "member"),
     _row("containers", Mixture, lambda m, n: sum(_mean(b.kept["gates"][1], n) * b.kept["count"] for b in m.blocks)),
     _row("attention-map", Attention, lambda m, n: _mean(m.map**2, n)),
+    _row("ordered-dict", Ordered, lambda m, _: m.kept["energy"]),
     _row("recurrent-state", Recurrent, lambda m, _: m.energy),
     _row("member-by-member", Branching, lambda m, _: m.inner.energy, "member"),
     _row("buffer", Buffered, lambda m, _: m.energy),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
-from collections import deque
+from collections import ChainMap, OrderedDict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -286,6 +286,30 @@ class Teacher(nn.Module):
         return loss
 
 
+class Ordered:
+    """Keeps the last tensors, the newest first, in a dict with an order."""
+
+    def __init__(self) -> None:
+        self.last: OrderedDict[int, Tensor] = OrderedDict()
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        value = F.mse_loss(output, y)
+        self.last[len(self.last)] = value.detach()
+        self.last.move_to_end(len(self.last) - 1, last=False)
+        return value * (1 + next(iter(self.last.values())))
+
+
+class Chained:
+    """Counts in one of several dicts."""
+
+    def __init__(self) -> None:
+        self.state: ChainMap[str, int] = ChainMap({}, {"n": 0})
+
+    def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+        self.state["n"] += 1
+        return F.mse_loss(output, y) * self.state["n"]
+
+
 class CountingMetric:
     """The mean over the calls so far."""
 
@@ -331,6 +355,8 @@ SITUATIONS = [
     Situation(3, "heap", heap, x=X, y=Y, forms=FORMS[:1]),
     Situation(3, "teacher", Teacher, x=X, y=Y, forms=OWN),
     Situation(3, "moving average", Balanced, x=X, y=Y, forms=FORMS, long=("study",)),
+    Situation(3, "ordered dict", Ordered, x=X, y=Y, forms=FORMS[:1]),
+    Situation(3, "chained dicts", Chained, x=X, y=Y, forms=FORMS[:1]),
     Situation(3, "buffer", Centred, x=X, y=Y, forms=OWN),
     Situation(3, "buffer in place", lambda: Centred(in_place=True), x=X, y=Y, forms=FORMS),
     Situation(
