@@ -124,6 +124,18 @@ class Held:
         """Whether a generator has moved."""
         return any(p.kind == "generator" and n in differing(before, after) for n, p in self.places.items())
 
+    def tell_of_changes(self, before: Values, where: str) -> None:
+        """Warn if a whole pass has changed something, as a counter of passes does after the last batch."""
+        after = self.look()
+        if not self.varies and self.moved(before, after):
+            changed = shown(n for n in differing(before, after) if n in before and self._counts(n, before, after))
+            words = (
+                f"{where}: a whole pass through it changes {changed}, which no checkpoint keeps: a run that is "
+                "interrupted, or another array, goes on with what is there then. Let it follow from the number of the "
+                "pass: a function batches(pass), or set_epoch(self, pass) of the data set or its sampler"
+            )
+            warnings.warn(DataWarning(words), stacklevel=2)
+
     def judge(self, read: Callable[[Any], Any], keys: Sequence[Any]) -> None:
         """Find out by reading some of it twice, in another order, whether what is read varies; then put all back.
 

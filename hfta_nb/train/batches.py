@@ -278,6 +278,7 @@ class Streamed(Batches):
         self._transfer = DeviceTransfer(device, dtype)
         self._length = data.batches(batch_size)
         self._at = (-1, 0)  # the pass that is open, and how many of its batches were given
+        self._ended = False  # whether it was seen what a whole pass changes
 
     @property
     def length(self) -> int | None:
@@ -296,6 +297,7 @@ class Streamed(Batches):
             self._open = self._begin(epoch, start, seeds[0])
             self._at = (epoch, start)
         reader, number = self._open, start
+        begin = None if start or self._ended or self.data.held.varies else self.data.held.look()
         for x, y in self._waited_for(reader):
             self._at = (epoch, number + 1)
             yield self._made(x, y, count(y), False, epoch, number)
@@ -308,6 +310,9 @@ class Streamed(Batches):
         self._length = number
         self._at = (epoch + 1, 0)
         self.close()
+        if begin is not None:
+            self._ended = True
+            self.data.held.tell_of_changes(begin, self.data.name)
 
     def _begin(self, epoch: int, start: int, seed: int) -> Generator[tuple[Samples, Samples]]:
         return self._ahead(self.data.training.batches(self.batch_size, seed, epoch, skip=start))

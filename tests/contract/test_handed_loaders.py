@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler
 
 from hfta_nb import data
 from hfta_nb.errors import DataError, DataWarning
+from hfta_nb.train.group_sources import batches_of
 from tests.contract.changing_data import SEED, SIZE, Base, N, Randomizable, Slotted, X, Y, assert_equal, reader, taken
 
 
@@ -130,3 +132,27 @@ def test_a_function_that_holds_a_generator() -> None:
     expected = [x for _ in range(2) for x, _ in function()]
     source = reader(data.resolve((made(), (X[:8], Y[:8]))))
     assert_equal(taken(source, 0) + taken(source, 1), expected)
+
+
+class Counting(IterableDataset):
+    """Counts its passes once the last sample was given."""
+
+    def __init__(self, counts: bool) -> None:
+        self.passes, self.counts = 0, counts
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for i in range(N):
+            yield X[i] * (1 + self.passes), Y[i]
+        self.passes += self.counts
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_what_changes_after_the_last_batch_is_told(counts: bool) -> None:
+    given = data.from_loader(DataLoader(Counting(counts), SIZE), (X, Y))
+    batches = batches_of(given, SIZE, torch.device("cpu"), torch.float64)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for number in range(2):
+            list(batches.epoch(number, 0, [SEED]))
+    found = [str(w.message) for w in told if "a whole pass through it changes dataset.passes" in str(w.message)]
+    assert len(found) == counts
