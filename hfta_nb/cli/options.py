@@ -205,10 +205,9 @@ def _option(parser: Any, name: str) -> None:
 def _reader(name: str) -> Callable[[str], Any] | None:
     """What reads an option's text, where that is more than a word."""
     known = ARGUMENTS[name]
-    special = {"across": _across, "capacity": _capacity, "member_seconds": _seconds}
-    if name in special:
-        return special[name]
-    return float if known.type == "float" else None if known.low is None else _whole(known.low)
+    of_type = float if known.type == "float" else None if known.low is None else _whole(known.low)
+    special: dict[str, Any] = {"across": _across, "capacity": _capacity, "member_seconds": _seconds}
+    return special.get(name, of_type)
 
 
 def _threads_option(parser: Any) -> None:

@@ -39,6 +39,7 @@ KINDS = {
     "name": Kind("not a name", "a text", lambda v: isinstance(v, str)).or_none,
     "device": Kind("not a device", "cpu, cuda, cuda:0, ...", lambda v: isinstance(v, str | torch.device)).or_none,
     "dtype": Kind("unknown dtype", ", ".join(ARGUMENTS["dtype"].choices), lambda v: isinstance(v, str | torch.dtype)),
+    "precision": replace(one_of(*ARGUMENTS["precision"].choices), what="unknown precision"),
     "directory": Kind("not a directory", "a path, or None for a new one", lambda v: not v or PATH.test(v)).or_none,
     "capacity": Kind("not a number of members", "1, 2, 3, ..., auto or None",
                      lambda v: whole(v) or v == "auto").or_none,

@@ -125,8 +125,7 @@ class Definition:
     def _resources(self, asked: StudyConfig) -> None:
         """How memory is used, which kernels run, and whether steps are compiled and compared."""
         self.verify, self.checkpointing, self.compile = asked.verify, asked.checkpointing, asked.compile
-        self.capacity = arguments.capacity_of(asked.capacity)
-        self.strategy = arguments.strategy_of(asked)
+        self.capacity, self.strategy = arguments.capacity_of(asked.capacity), arguments.strategy_of(asked)
 
     def _place(self, asked: StudyConfig) -> None:
         """Where and in what the members compute, and what they share."""
