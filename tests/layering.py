@@ -30,7 +30,7 @@ _RECIPE = {
     "models.metrics",
     "models.frechet",
 }
-_RECIPE |= {"errors.border", "models.phases", "models.training_axes"}
+_RECIPE |= {"errors.border", "models.phases", "models.study_config", "models.training_axes"}
 _TRAINING = {*_RECIPE, "engine.array", "train.memory", "models.recipes", "optim", "train.step", "train.plan"}
 _HEADLESS = {
     *_TRAINING,
@@ -118,6 +118,7 @@ TABLE: dict[str, set[str]] = {
     },
     "models.phases": {"errors.border", "errors", "search.grid", "models.losses"},
     "models.training_axes": {"errors", "records.events", "search.grid"},
+    "models.study_config": {"models.losses", "search"},  # for types only: see WITHOUT_TORCH
     "models.recipes": {*_RECIPE, "figures.html", "engine.members"},
     "models.model_zoo": {*_RECIPE, "models.recipes"},
     "train.step": {
@@ -194,6 +195,7 @@ TABLE: dict[str, set[str]] = {
         "figures",
         "records.pace",
         "models.recipes",
+        "models.study_config",
         "records.regular_files",
         "models.model_zoo",
         "study",
@@ -210,6 +212,7 @@ TABLE: dict[str, set[str]] = {
         "errors.plain_text",
         "records.regular_files",
         "records.store",
+        "models.study_config",
         "study",
         "study.executors",
         FACE,

@@ -106,7 +106,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workbench
 def test_a_sweep_from_the_workbench(name: str, bench: Workbench) -> None:
     define = bench.define
     define.family_field.value = name
-    define.epochs_field.value, define.batch_field.value = "1", "12"
+    define.fields["epochs"].value, define.fields["batch_size"].value = "1", "12"
     define.row("lr").text_field.value = "1e-3, 1e-2"
     for box in define.add_axis("optimizer").choices_box.children:
         box.value = box.description in ("sgd", "adam")

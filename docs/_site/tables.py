@@ -17,6 +17,7 @@ from hfta_nb import Family, families, family
 from hfta_nb.data import names, task_of
 from hfta_nb.data.augment import BY_KIND
 from hfta_nb.data.readers import READERS
+from hfta_nb.models.study_config import ARGUMENTS, FLAGS, KEYS
 from hfta_nb.models.training_axes import ALIASES, TRAINING_AXES, USED_BY
 from hfta_nb.search.grid import AxisSpec, show
 
@@ -42,6 +43,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def axes() -> str:
     """The axes that every study has."""
     return _axes_table(TRAINING_AXES)
+
+
+def study_arguments() -> str:
+    """Where each argument of a study can be given, basic ones first."""
+    head = ("argument", "default", "option", "key of `hfta-nb tune`")
+    rows = []
+    for name, known in ARGUMENTS.items():
+        option = _code("--" + name.replace("_", "-")) if name in FLAGS else ""
+        rows.append((_code(name), _code(repr(known.default)), option, _code(name) if name in KEYS else ""))
+    return table(head, rows)
 
 
 def augmentation() -> str:
@@ -147,6 +158,7 @@ def _code(text: str) -> str:
 
 MAKERS: dict[str, Callable[..., str]] = {
     "axes": axes,
+    "study_arguments": study_arguments,
     "augmentation": augmentation,
     "axis_names": axis_names,
     "families": all_families,

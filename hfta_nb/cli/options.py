@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from hfta_nb import __version__
 from hfta_nb.errors.plain_text import encodes, visible
+from hfta_nb.models.study_config import ARGUMENTS, FLAGS
 
 PROGRAM = "hfta-nb"
 
@@ -73,13 +74,7 @@ Ctrl-C stops between two steps and keeps everything; the same command goes on. M
 trained as well. Exit code: 0; 1 if the run failed; 2 for wrong input; 130 if it was interrupted.
 """
 
-STUDY_OPTIONS = (
-    *("family", "data", "grid", "set", "batch_size", "lr", "optimizer", "lr_scheduler"),
-    *("patience", "min_delta", "monitor", "seed", "dtype", "precision", "device", "serial", "output"),
-    *("validate_every", "steps_per_epoch", "validation_batch_size", "drop_last", "across", "capacity"),
-    *("checkpointing", "compile"),
-    *("strategy", "deterministic", "verify", "devices", "member_steps", "member_seconds", "keep_checkpoints"),
-)
+OF_THE_STUDY = ("family", "data", "grid", "set", "lr", "optimizer", "lr_scheduler", "output", *FLAGS)
 """Options that define a study, which can't be given with --resume; --epochs can, as it makes a run longer."""
 
 
@@ -125,9 +120,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = _command(commands, "run", "train a grid of variants", GRID_HELP + "\n" + RUN_EXAMPLES)
     _study_options(run)
-    run.add_argument(
-        "--serial", action="store_true", default=None, help="train one variant after another, without fusing"
-    )
+    _option(run, "serial")
     run.add_argument(
         "--output", metavar="DIR", type=_path, help="directory of the run (default: a new folder in hfta_runs)"
     )
@@ -188,57 +181,33 @@ def _study_options(parser: argparse.ArgumentParser) -> None:
     study.add_argument(
         "--set", metavar="AXIS=VALUE", action="append", help="one value for all variants; may be repeated"
     )
-    study.add_argument("--epochs", metavar="N", type=_whole(1), help="passes through the data (default: 20)")
-    steps = "an epoch is N optimizer steps instead of a pass through the data"
-    study.add_argument("--steps-per-epoch", metavar="N", type=_whole(1), help=steps)
-    dropped = "leave out the last mini-batch of a pass if it is not full"
-    study.add_argument("--drop-last", action="store_true", default=None, help=dropped)
-    study.add_argument("--batch-size", metavar="N", help="samples in a mini-batch (default: the family's, usually 64)")
     study.add_argument("--lr", metavar="X", help="learning rate of all variants")
     study.add_argument("--optimizer", metavar="NAME", help="optimizer of all variants (hfta-nb families lists them)")
     study.add_argument("--lr-scheduler", metavar="NAME", help="lr scheduler of all variants (likewise)")
-    patience = "stop a variant after N validations without improvement"
-    study.add_argument("--patience", metavar="N", type=_whole(1), help=patience)
-    least = "improvements by no more than X are none for --patience"
-    study.add_argument("--min-delta", metavar="X", type=float, help=least)
-    budget = "end a variant at the end of the epoch in which it has had N optimizer steps"
-    study.add_argument("--member-steps", metavar="N", type=_whole(1), help=budget)
-    study.add_argument("--member-seconds", metavar="S", type=_seconds, help="the same in seconds of training")
-    kept = "weights to keep of each variant besides its best: those with which it ended, and at each rung"
-    study.add_argument("--keep-checkpoints", metavar="KIND", nargs="+", choices=("best", "last", "rungs"), help=kept)
-    validate = "validate after every N-th epoch and after the last one (default: 1)"
-    study.add_argument("--validate-every", metavar="N", type=_whole(1), help=validate)
-    size = "samples in a mini-batch of validation (default: 1024)"
-    study.add_argument("--validation-batch-size", metavar="N", type=_whole(1), help=size)
-    study.add_argument("--monitor", metavar="METRIC", help="the metric that decides which epoch is best")
-    study.add_argument("--seed", metavar="N", type=_whole(0), help="seed of the study (default: 0)")
-    study.add_argument(
-        "--dtype", choices=("float32", "float64", "bfloat16"), help="of parameters and data (default: float32)"
-    )
-    precision = "precision of float32 models; bf16 and fp16 are autocast (default: fp32)"
-    study.add_argument("--precision", choices=("fp32", "tf32", "bf16", "fp16"), help=precision)
-    across = "largest share of padding of an array of unlike architectures: never, auto, or a number (default: auto)"
-    study.add_argument("--across", metavar="SHARE", type=_across, help=across)
-    capacity = "members per array: at most a number, or auto for the fastest number (default: all that fit)"
-    study.add_argument("--capacity", metavar="N", type=_capacity, help=capacity)
-    again = "recompute activations in the backward to fit more members (default: auto)"
-    study.add_argument("--checkpointing", choices=("auto", "never", "always"), help=again)
-    compiling = "compile replayed steps; auto: if that is faster and pays in this run (default: auto)"
-    study.add_argument("--compile", choices=("auto", "never", "always"), help=compiling)
-    strategy = (
-        "kernels of replayed steps: the fastest on this machine, or those of the plain module (default: measured)"
-    )
-    study.add_argument("--strategy", choices=("measured", "fixed"), help=strategy)
-    same = "choose nothing by time: runs give the same bits on a CPU"
-    study.add_argument("--deterministic", action="store_true", default=None, help=same)
-    compared = (
-        "when a member is compared with its plain module: in the first call of each kind (default), always or never"
-    )
-    study.add_argument("--verify", choices=("first", "always", "never"), help=compared)
-    study.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (default: the GPU if there is one)")
-    several = "train each array on N devices: GPUs from --device on, or processes on the CPU (default: 1)"
-    study.add_argument("--devices", metavar="N", type=_whole(1), help=several)
-    _threads_option(study)
+    more = parser.add_argument_group("the study in detail")
+    for name in FLAGS:
+        if name != "serial":  # of a run only
+            _option(study if ARGUMENTS[name].basic else more, name)
+    _threads_option(more)
+
+
+def _option(parser: Any, name: str) -> None:
+    """The option of an argument of the study; omitted, it is None."""
+    known = ARGUMENTS[name]
+    how: dict[str, Any] = {"metavar": known.metavar, "choices": known.choices or None, "type": _reader(name)}
+    if known.type == "bool":
+        how = {"action": "store_true", "default": None}
+    elif "Sequence" in known.type and known.choices:
+        how["nargs"] = "+"
+    parser.add_argument("--" + name.replace("_", "-"), help=known.hint, **how)
+
+
+def _reader(name: str) -> Callable[[str], Any] | None:
+    """What reads an option's text, where that is more than a word."""
+    known = ARGUMENTS[name]
+    of_type = float if known.type == "float" else None if known.low is None else _whole(known.low)
+    special: dict[str, Any] = {"across": _across, "capacity": _capacity, "member_seconds": _seconds}
+    return special.get(name, of_type)
 
 
 def _threads_option(parser: Any) -> None:
@@ -256,8 +225,8 @@ def _check_run(parser: argparse.ArgumentParser, given: argparse.Namespace) -> No
         if given.trust:
             parser.error("--trust goes with --resume")
         return
-    for name in STUDY_OPTIONS:
-        if getattr(given, name) is not None:
+    for name in OF_THE_STUDY:
+        if name != "epochs" and getattr(given, name) is not None:
             option = "--" + name.replace("_", "-")
             parser.error(f"--resume takes the study as it was saved, so {option} can't be given with it")
 

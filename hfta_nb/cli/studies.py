@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import GridError, StoreError, StudyError
+from hfta_nb.models.study_config import FLAGS
 from hfta_nb.records import regular_files
 from hfta_nb.records.events import Json
 from hfta_nb.search.grid import parse_axis
@@ -22,24 +23,6 @@ SHORTCUTS = ("batch_size", "lr", "optimizer", "lr_scheduler")
 
 LEAST_BYTES = 4096
 """Less room on a disk holds no leaderboard."""
-
-PASSED_ON = (
-    *(
-        "epochs",
-        "steps_per_epoch",
-        "validation_batch_size",
-        "drop_last",
-        "validate_every",
-        "patience",
-        "monitor",
-        "seed",
-        "dtype",
-        "precision",
-    ),
-    *("across", "capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "device", "devices"),
-    *("serial", "min_delta", "member_steps", "member_seconds", "keep_checkpoints"),
-)
-"""Options that are passed to `Study` unchanged."""
 
 
 def new(given: argparse.Namespace) -> Study:
@@ -60,7 +43,7 @@ def new(given: argparse.Namespace) -> Study:
     for name in fixed:
         if name in grid:
             raise GridError("is swept by --grid and fixed as well", where=name, remedy="leave one of the two out")
-    options = {name: getattr(given, name, None) for name in PASSED_ON}
+    options = {name: getattr(given, name, None) for name in FLAGS if name not in SHORTCUTS}
     options |= {"directory": getattr(given, "output", None), **fixed}
     # Omitted options have the study's defaults.
     return hfta_nb.Study(family, grid, given.data, **{k: v for k, v in options.items() if v is not None})

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.cli.studies import PASSED_ON
 from hfta_nb.errors import GridError, HftaError, StudyError
+from hfta_nb.models import study_config
 from hfta_nb.records import regular_files
 
 if TYPE_CHECKING:
     from hfta_nb import Family, Study
 
-SEARCH = ("trials", "slots", "sampler", "pruner", "seeds_by", "storage", "skip_duplicates", "timeout")
-KEYS = ("family", "data", "space", "fixed", "directory", "name", "batch_size", *SEARCH, *PASSED_ON)
+KEYS = ("family", "data", "space", "fixed", *study_config.KEYS)
 INTERVAL = ("low", "high", "log", "step")
 
 
@@ -64,12 +63,13 @@ class StudyFile:
         fixed = self._table("fixed")
         for name in fixed.keys() & {*space, *KEYS}:
             raise GridError("is given twice", where=self.place("fixed", name), remedy="leave one of the two out")
-        options = {k: self.given[k] for k in ("name", "batch_size", *SEARCH, *PASSED_ON) if k in self.given}
-        directory = self.given.get("directory", f"hfta_runs/{self.path.stem}")
+        options: dict[str, Any] = {"directory": f"hfta_runs/{self.path.stem}"}
+        options |= {key: self.given[key] for key in study_config.KEYS if key in self.given}
+        directory = options["directory"]
         if not isinstance(directory, str) or not directory.strip():
             raise StudyError("not the name of a directory", where=self.place("directory"), got=directory)
         try:
-            return hfta_nb.Study(family, space, data, directory=directory, **options, **_tuples(fixed))
+            return hfta_nb.Study(family, space, data, **options, **_tuples(fixed))
         except HftaError as error:
             raise self._placed(error) from error
         except TypeError as error:  # a value of another type than the option has

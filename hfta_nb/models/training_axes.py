@@ -352,12 +352,3 @@ NOT_AXES = {
     "verbose": "give study.fit(progress=False)",
 }
 """What is meant where names of other libraries' arguments, or of the arguments of a study, are taken for an axis."""
-
-STUDY_OPTIONS = (
-    *("epochs", "patience", "min_delta", "monitor", "device", "dtype", "precision", "directory", "serial", "across"),
-    *("capacity", "checkpointing", "compile", "strategy", "deterministic", "verify", "devices", "devices_batch_norm"),
-    *("share_stream", "name", "validate_every", "steps_per_epoch", "drop_last", "loss", "metrics", "param_groups"),
-    *("trials", "slots", "sampler", "pruner", "constraint", "member_steps", "member_seconds", "keep_checkpoints"),
-    *("seeds_by", "population", "timeout", "storage", "skip_duplicates", "validation_batch_size"),
-)
-"""Arguments of a study that are one for all variants."""

@@ -12,10 +12,9 @@ from hfta_nb.search.saved import heard, told
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Space, Uniform, extremes, is_space, logarithmic, uniform
 from hfta_nb.search.storage import Home
-from hfta_nb.search.trials import AGGREGATES, COSTS, Trial
+from hfta_nb.search.trials import COSTS, Trial
 
 __all__ = [
-    "AGGREGATES",
     "COSTS",
     "PBT",
     "Halving",

@@ -55,7 +55,7 @@ class Asking(abc.ABC):
         seed: of the sampler.
         constraint: from a configuration to whether it may be tried.
         others: further objectives, likewise: metrics, taken at the best epoch of `monitor`, or `COSTS`.
-        seeds_by: what the values of a trial's seeds come to, one of `AGGREGATES`.
+        seeds_by: what the values of a trial's seeds come to, "mean" or "bound".
         home: the storage that Optuna keeps the trials in; memory by default.
         skip_duplicates: try no configuration twice.
         timeout_s: from `begin` on, seconds after which no trial is asked for; None for no limit.

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 COSTS = ("parameters", "time_s", "memory_bytes")
 """Objectives that are no metrics, each of a member: fewer is better."""
 
-AGGREGATES = ("mean", "bound")
-"""What the values of a trial's seeds come to: their mean, or their mean less (or plus) its standard error."""
-
 
 @dataclass
 class Trial:
@@ -70,7 +67,7 @@ def aggregate(values: Sequence[float], maximize: bool, how: str) -> float:
     Args:
         values: finite, at least one.
         maximize: whether more is better.
-        how: one of `AGGREGATES`. "bound" is the bound of the mean on its worse side, one standard error away: the lower
+        how: "mean" or "bound". "bound" is the bound of the mean on its worse side, one standard error away: the lower
             confidence bound where more is better. Of one value it is that value.
     """
     mean = sum(values) / len(values)

@@ -5,39 +5,41 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.engine.array.array_settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.errors import DeviceError, OptimError, StudyError
-from hfta_nb.errors.border import FLAG, FUNCTION, PATH, TEXT, Kind, number, one_of, whole
+from hfta_nb.errors.border import FLAG, FUNCTION, PATH, Kind, number, one_of, whole
 from hfta_nb.models.losses import Loss
 from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import family
 from hfta_nb.models.recipes import Family, from_callable, with_own
-from hfta_nb.search import AGGREGATES, COSTS
+from hfta_nb.models.study_config import ARGUMENTS, Argument, StudyConfig
+from hfta_nb.search import COSTS
 from hfta_nb.train.plan import MOST_PADDING, Group
 from hfta_nb.train.step import Precision, by_step
 from hfta_nb.train.step.choices import factory_of
 from hfta_nb.train.step.precision import check
-from hfta_nb.workers.distributed.data_parallel import BATCH_NORM
 
-DTYPES = ("float32", "float64", "bfloat16")
-CHECKPOINTING = ("auto", "never", "always")
+
+def _kind(known: Argument) -> Kind | None:
+    """What an argument may be, as far as its type and its choices say it."""
+    bare = known.type.removesuffix(" | None")
+    word = one_of(*known.choices) if known.choices and bare == "str" else None
+    kind = FLAG if bare == "bool" else FUNCTION if bare.startswith("Callable") else word
+    return kind.or_none if kind is not None and bare != known.type else kind
 
 
 KINDS = {
-    **dict.fromkeys(("serial", "share_stream", "drop_last", "deterministic", "skip_duplicates"), FLAG),
-    **dict.fromkeys(("name", "device"), TEXT),
-    **{"checkpointing": one_of(*CHECKPOINTING), "compile": one_of(*COMPILE_MODES), "verify": one_of(*VERIFY_MODES)},
-    **{"strategy": one_of(*STRATEGIES).or_none, "devices_batch_norm": one_of(*BATCH_NORM)},
-    **{"seeds_by": one_of(*AGGREGATES), "constraint": FUNCTION.or_none, "param_groups": FUNCTION.or_none},
+    **{name: kind for name, known in ARGUMENTS.items() if (kind := _kind(known)) is not None},
     "name": Kind("not a name", "a text", lambda v: isinstance(v, str)).or_none,
     "device": Kind("not a device", "cpu, cuda, cuda:0, ...", lambda v: isinstance(v, str | torch.device)).or_none,
-    "dtype": Kind("unknown dtype", ", ".join(DTYPES), lambda v: isinstance(v, str | torch.dtype)),
+    "dtype": Kind("unknown dtype", ", ".join(ARGUMENTS["dtype"].choices), lambda v: isinstance(v, str | torch.dtype)),
+    "precision": replace(one_of(*ARGUMENTS["precision"].choices), what="unknown precision"),
     "directory": Kind("not a directory", "a path, or None for a new one", lambda v: not v or PATH.test(v)).or_none,
     "capacity": Kind("not a number of members", "1, 2, 3, ..., auto or None",
                      lambda v: whole(v) or v == "auto").or_none,
@@ -62,6 +64,14 @@ def positive(where: str, value: Any) -> int:
     return operator.index(value)
 
 
+def counted(asked: StudyConfig) -> StudyConfig:
+    """The same arguments, in which whole numbers from 1 are checked, and are Python's own."""
+    given = {name: getattr(asked, name) for name, known in ARGUMENTS.items() if known.low == 1}
+    omitted = {name for name, value in given.items() if value is None and ARGUMENTS[name].default is None}
+    found: dict[str, Any] = {name: positive(name, given[name]) for name in given.keys() - omitted}
+    return replace(asked, **found)
+
+
 def seed_of(given: Any) -> int:
     """A seed, which may be an integer of NumPy's."""
     if not whole(given) or operator.index(given) < 0:
@@ -70,17 +80,9 @@ def seed_of(given: Any) -> int:
     return operator.index(given)
 
 
-def flag(where: str, given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise StudyError("not True or False", where=where, got=given, accepted="True, False")
-    return given
-
-
-def steps_of(given: Any, data: AnyData) -> int | None:
+def steps_of(given: int | None, data: AnyData) -> int | None:
     """The optimizer steps of an epoch; None for a pass through the data, which must have an end."""
-    if given is not None:
-        return positive("steps_per_epoch", given)
-    if isinstance(data, Stream) and data.endless:
+    if given is None and isinstance(data, Stream) and data.endless:
         raise StudyError(
             f"{data.name} never ends, so its first epoch would not either",
             where="steps_per_epoch",
@@ -88,18 +90,16 @@ def steps_of(given: Any, data: AnyData) -> int | None:
             accepted="1, 2, 3, ...",
             remedy="say how many optimizer steps make an epoch, for example steps_per_epoch=500",
         )
-    return None
+    return given
 
 
-def validation_batch_of(given: Any, data: AnyData) -> int | None:
+def validation_batch_of(given: int | None, data: AnyData) -> int | None:
     """The size of validation's mini-batches; None for the usual one, or that of the data's own mini-batches."""
-    if given is None:
-        return None
-    if isinstance(data, Stream) and not data.validation.takes_batch_size:
+    if given is not None and isinstance(data, Stream) and not data.validation.takes_batch_size:
         remedy = "leave it out, or set it where the batches are made: DataLoader(..., batch_size=...)"
         raise StudyError(f"{data.name} has validation batches of its own size", where="validation_batch_size",
                          got=given, remedy=remedy)  # fmt: skip
-    return positive("validation_batch_size", given)
+    return given
 
 
 def capacity_of(given: Any) -> int | str | None:
@@ -113,41 +113,38 @@ def capacity_of(given: Any) -> int | str | None:
     return operator.index(given)
 
 
-def devices_of(given: Any, batch_norm: Any, device: torch.device) -> tuple[int, str]:
-    """How many devices train each array, and whose samples batch norms take their statistics of."""
+def devices_of(given: Any, device: torch.device) -> int:
+    """How many devices train each array."""
     count = positive("devices", given)
     if device.type == "cuda" and count > 1:
         there = torch.cuda.device_count() - (device.index or 0)
         if count > there:
             raise DeviceError("not so many GPUs", where="devices", got=count, accepted=f"1 to {there} from {device} on")
-    return count, str(batch_norm)
+    return count
 
 
-def strategy_of(given: str | None, deterministic: bool, capacity: int | str | None, compiling: str) -> str:
+def strategy_of(asked: StudyConfig) -> str:
     """How kernels are chosen; "fixed" in a deterministic study.
 
     Raises:
         StudyError: it, or another choice, times something in a deterministic study.
     """
-    if not deterministic:
-        return given or STRATEGIES[0]
-    timed = {"strategy": given if given == "measured" else None, "capacity": capacity if capacity == "auto" else None}
-    timed["compile"] = compiling if compiling == "always" else None
-    for name, value in timed.items():
-        if value is not None:
-            raise StudyError(
-                "chooses by time, which deterministic=True rules out", where=name, got=value,
-                remedy=f"leave {name} out, or deterministic",
-            )  # fmt: skip
+    if not asked.deterministic:
+        return asked.strategy or "measured"
+    for name, timed in (("strategy", "measured"), ("capacity", "auto"), ("compile", "always")):
+        if getattr(asked, name) == timed:
+            raise StudyError("chooses by time, which deterministic=True rules out", where=name, got=timed,
+                             remedy=f"leave {name} out, or deterministic")  # fmt: skip
     return "fixed"
 
 
 def dtype_of(given: str | torch.dtype) -> torch.dtype:
     """The dtype of a name, or of torch's object."""
     name = str(given).removeprefix("torch.") if isinstance(given, torch.dtype) else given
-    if name not in DTYPES:
+    known = ARGUMENTS["dtype"].choices
+    if name not in known:
         remedy = "for float16 use precision='fp16', which scales the loss" if name in ("float16", "half") else ""
-        raise StudyError("unknown dtype", where="dtype", got=given, accepted=", ".join(DTYPES), remedy=remedy)
+        raise StudyError("unknown dtype", where="dtype", got=given, accepted=", ".join(known), remedy=remedy)
     return getattr(torch, str(name))  # type: ignore[no-any-return]
 
 
@@ -177,23 +174,19 @@ def fixed_of(fixed: dict[str, Any], batch_size: int | None, axes: Mapping[str, A
     return fixed if batch_size is None or "batch_size" in axes else {**fixed, "batch_size": batch_size}
 
 
-def limits_of(
-    patience: int | None, min_delta: Any, steps: int | None, seconds: float | None
-) -> tuple[int | None, float, int | None, float | None]:
-    """The validations without improvement, and by how much, the steps and the seconds that a member may have; None for
-    no limit.
+def least_of(asked: StudyConfig) -> float:
+    """By how much a metric must improve.
 
     Raises:
-        StudyError: one is no such number, or a difference is given without patience.
+        StudyError: it is no such number, or is given without patience.
     """
-    if not number(min_delta) or not 0 <= float(min_delta) < math.inf:
-        raise StudyError("not a difference", where="min_delta", got=min_delta, accepted="a number, from 0")
-    if float(min_delta) and patience is None:
+    least = asked.min_delta
+    if not number(least) or not 0 <= float(least) < math.inf:
+        raise StudyError("not a difference", where="min_delta", got=least, accepted="a number, from 0")
+    if float(least) and asked.patience is None:
         remedy = "give it with patience, as in Study(..., patience=5, min_delta=0.001)"
-        raise StudyError("has no effect without patience", where="min_delta", got=min_delta, remedy=remedy)
-    most = None if steps is None else positive("member_steps", steps)
-    calm = None if patience is None else positive("patience", patience)
-    return calm, float(min_delta), most, time_limit("member_seconds", seconds)
+        raise StudyError("has no effect without patience", where="min_delta", got=least, remedy=remedy)
+    return float(least)
 
 
 def time_limit(where: str, given: Any) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import check_data
 from hfta_nb.models.recipes import Family
 from hfta_nb.models.recipes.undisturbed import neutral
+from hfta_nb.models.study_config import StudyConfig
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import GroupRecord
 from hfta_nb.records.history import History
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Definition:
-    """The definition of a study; see `Study` for the arguments."""
+    """The definition of a study; `StudyConfig` says what its arguments mean."""
 
     grid: Grid
     searcher: Searcher | None
@@ -55,13 +55,27 @@ class Definition:
         epochs: int = 20,
         batch_size: int | None = None,
         patience: int | None = None,
-        min_delta: float = 0.0,
         monitor: str | Sequence[str] | None = None,
+        loss: Loss | str | None = None,
+        metrics: Any = None,
+        seed: int = 0,
         device: str | None = None,
-        dtype: str | torch.dtype = "float32",
         precision: str = "fp32",
         directory: str | Path | None = None,
-        serial: bool = False,
+        name: str | None = None,
+        trials: int | None = None,
+        sampler: Any = None,
+        pruner: Any = None,
+        min_delta: float = 0.0,
+        validate_every: int = 1,
+        steps_per_epoch: int | None = None,
+        validation_batch_size: int | None = None,
+        drop_last: bool = False,
+        member_steps: int | None = None,
+        member_seconds: float | None = None,
+        keep_checkpoints: str | Sequence[str] = ("best",),
+        param_groups: Callable[..., Any] | None = None,
+        dtype: str | torch.dtype = "float32",
         across: float | str = "auto",
         capacity: int | str | None = None,
         checkpointing: str = "auto",
@@ -72,23 +86,9 @@ class Definition:
         devices: int = 1,
         devices_batch_norm: str = "sync",
         share_stream: bool = True,
-        seed: int = 0,
-        name: str | None = None,
-        validate_every: int = 1,
-        steps_per_epoch: int | None = None,
-        validation_batch_size: int | None = None,
-        drop_last: bool = False,
-        loss: Loss | str | None = None,
-        metrics: Any = None,
-        param_groups: Callable[..., Any] | None = None,
-        trials: int | None = None,
+        serial: bool = False,
         slots: int | None = None,
-        sampler: Any = None,
-        pruner: Any = None,
         constraint: Callable[[Mapping[str, Any]], bool] | None = None,
-        member_steps: int | None = None,
-        member_seconds: float | None = None,
-        keep_checkpoints: str | Sequence[str] = ("best",),
         seeds_by: str = "mean",
         storage: Any = None,
         skip_duplicates: bool = False,
@@ -96,51 +96,45 @@ class Definition:
         population: PBT | Halving | None = None,
         **fixed: Any,
     ) -> None:
+        asked = arguments.counted(StudyConfig.of(locals()))
         self.family = arguments.family_of(family, loss, in_full(metrics), param_groups)
         self.data, self.deterministic = self._suited(data, drop_last), deterministic
-        ends = patience, min_delta, member_steps, member_seconds
-        self._pace((epochs, validate_every, steps_per_epoch, validation_batch_size), ends)
-        self._judged(in_full(monitor), seeds_by, name, seed)
-        how = trials, slots, sampler, pruner, constraint, storage, skip_duplicates or None, timeout
-        self._searched(in_full(grid), how, (fixed, batch_size))
-        self._place(device, dtype, precision, across, (devices, devices_batch_norm), (serial, share_stream))
-        self._resources(capacity, checkpointing, compile, verify, strategy)
-        self._planned(population, in_full(keep_checkpoints), directory)
+        self._pace(asked)
+        self._judged(asked)
+        self._searched(in_full(grid), asked, fixed)
+        self._place(asked)
+        self._resources(asked)
+        self._planned(asked)
 
-    def _pace(self, epochs: tuple[Any, ...], ends: tuple[Any, ...]) -> None:
+    def _pace(self, asked: StudyConfig) -> None:
         """How often and in what batches it validates, how long an epoch is, and what ends a member."""
-        count, validate_every, steps_per_epoch, validation_batch_size = epochs
-        self.epochs = arguments.positive("epochs", count)
-        self.patience, self.min_delta, self.member_steps, self.member_seconds = arguments.limits_of(*ends)
-        self.validate_every = arguments.positive("validate_every", validate_every)
-        self.steps_per_epoch = arguments.steps_of(steps_per_epoch, self.data)
-        self.validation_batch_size = arguments.validation_batch_of(validation_batch_size, self.data)
+        self.epochs, self.validate_every, self.patience = asked.epochs, asked.validate_every, asked.patience
+        self.min_delta, self.member_steps = arguments.least_of(asked), asked.member_steps
+        self.member_seconds = arguments.time_limit("member_seconds", asked.member_seconds)
+        self.steps_per_epoch = arguments.steps_of(asked.steps_per_epoch, self.data)
+        self.validation_batch_size = arguments.validation_batch_of(asked.validation_batch_size, self.data)
 
-    def _planned(self, population: Any, keep_checkpoints: Any, directory: str | Path | None) -> None:
+    def _planned(self, asked: StudyConfig) -> None:
         """The first plan, and which weights are kept where."""
         self.added = list[adding.Added]()
-        self.rounds = populations.rounds_of(self, population)
+        self.rounds = populations.rounds_of(self, asked.population)
         self.grid, self.plan_groups = searching.planned(self)
-        self.keep_checkpoints = keeping.checked(self, keep_checkpoints)
-        self._begin_afresh(directory)
+        self.keep_checkpoints = keeping.checked(self, in_full(asked.keep_checkpoints))
+        self._begin_afresh(asked.directory)
 
-    def _resources(
-        self, capacity: int | str | None, checkpointing: str, compile: str, verify: str, strategy: str | None
-    ) -> None:
+    def _resources(self, asked: StudyConfig) -> None:
         """How memory is used, which kernels run, and whether steps are compiled and compared."""
-        self.verify = verify
-        self.capacity, self.checkpointing, self.compile = arguments.capacity_of(capacity), checkpointing, compile
-        self.strategy = arguments.strategy_of(strategy, self.deterministic, self.capacity, self.compile)
+        self.verify, self.checkpointing, self.compile = asked.verify, asked.checkpointing, asked.compile
+        self.capacity, self.strategy = arguments.capacity_of(asked.capacity), arguments.strategy_of(asked)
 
-    def _place(
-        self, device: Any, dtype: Any, precision: str, across: Any, several: tuple[Any, Any], apart: tuple[Any, Any]
-    ) -> None:
+    def _place(self, asked: StudyConfig) -> None:
         """Where and in what the members compute, and what they share."""
-        self.serial, self.share_stream = apart
-        self.dtype, self.device = arguments.dtype_of(dtype), arguments.device_of(device)
-        self._precision = arguments.precision_of(precision, self.device, self.dtype)
-        self.across = arguments.across_of(across, self.device, self.searcher is not None)
-        self.devices, self.devices_batch_norm = arguments.devices_of(*several, self.device)
+        self.serial, self.share_stream = asked.serial, asked.share_stream
+        self.devices_batch_norm = asked.devices_batch_norm
+        self.dtype, self.device = arguments.dtype_of(asked.dtype), arguments.device_of(asked.device)
+        self._precision = arguments.precision_of(asked.precision, self.device, self.dtype)
+        self.across = arguments.across_of(asked.across, self.device, self.searcher is not None)
+        self.devices = arguments.devices_of(asked.devices, self.device)
 
     def _begin_afresh(self, directory: str | Path | None) -> None:
         """Nothing of a run is known."""
@@ -162,18 +156,18 @@ class Definition:
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
 
-    def _judged(self, monitor: Any, seeds_by: Any, name: str | None, seed: Any) -> None:
+    def _judged(self, asked: StudyConfig) -> None:
         """The objectives, the first of which is monitored; over what they are averaged; the study's name and seed."""
-        self.seed = arguments.seed_of(seed)
-        self.objectives = arguments.objectives_of(self.family, self.data, monitor)
+        self.seed = arguments.seed_of(asked.seed)
+        self.objectives = arguments.objectives_of(self.family, self.data, in_full(asked.monitor))
         self.monitor, self.maximize = self.objectives[0]
-        self.seeds_by, self.name = seeds_by, name or arguments.usual_name(self.family, self.data)
+        self.seeds_by, self.name = asked.seeds_by, asked.name or arguments.usual_name(self.family, self.data)
 
-    def _searched(self, grid: Any, how: tuple[Any, ...], fixed: tuple[Any, Any]) -> None:
+    def _searched(self, grid: Any, asked: StudyConfig, fixed: dict[str, Any]) -> None:
         """The grid to train, or that of a search's first trials, and the values of all other axes."""
-        searcher = searching.searcher_of(grid, dict(zip(searching.ARGUMENTS, how, strict=True)), self)
+        searcher = searching.searcher_of(grid, asked, self)
         self.grid, self.searcher = Grid(grid) if searcher is None else Grid.of(searcher.preview()), searcher
-        self.fixed = arguments.fixed_of(*fixed, self.grid.axes)
+        self.fixed = arguments.fixed_of(fixed, asked.batch_size, self.grid.axes)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._running:
@@ -251,7 +245,7 @@ class Definition:
             "array 1", ... as in `plan`.
         """
         place = None if cache is None else Path(cache)
-        count = arguments.devices_of(devices, self.devices_batch_norm, self.device)[0]
+        count = arguments.devices_of(devices, self.device)
         return planning.profiled(self, self.plan_groups, place, count)
 
     def profile_events(self) -> Iterator[ev.RateMeasured]:
@@ -291,7 +285,7 @@ class Definition:
 
     def settings(self) -> Settings:
         """The settings of the training loop."""
-        return replace(planning.settings_of(self), population=self.rounds)
+        return planning.settings_of(self)
 
     @takes(StudyError, id=WHOLE)
     def _member(self, id: int) -> Variant:

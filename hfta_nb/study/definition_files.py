@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hfta_nb import search
 from hfta_nb.data import Data
 from hfta_nb.errors import StoreError
 from hfta_nb.models.recipes import named_parts
+from hfta_nb.models.study_config import ALWAYS, ARGUMENTS, CHANGED
 from hfta_nb.records.store import Store, is_full
 from hfta_nb.study import arguments
 from hfta_nb.study.protocol import Added, Definition, Study
@@ -49,42 +50,28 @@ def _added(one: Added) -> dict[str, Any]:
     return told if one.parent is None else told | {"parent": one.parent, "warm": one.warm}
 
 
+_AS_SAVED: dict[str, Callable[[Definition], Any]] = {
+    "monitor": lambda study: study.monitor if len(study.objectives) == 1 else [name for name, _ in study.objectives],
+    "device": lambda study: str(study.device),
+    "dtype": lambda study: str(study.dtype).removeprefix("torch."),
+    "strategy": lambda study: None if study.deterministic or study.strategy == "measured" else study.strategy,
+    "keep_checkpoints": lambda study: list(study.keep_checkpoints),
+}
+"""What is saved of arguments that the study has in another form."""
+
+
 def options(study: Definition) -> dict[str, Any]:
     """All arguments except family, grid and data, as keyword arguments of a copy."""
-    return {
-        "epochs": study.epochs,
-        "patience": study.patience,
-        "monitor": study.monitor if len(study.objectives) == 1 else [name for name, _ in study.objectives],
-        "device": str(study.device),
-        "dtype": str(study.dtype).removeprefix("torch."),
-        "precision": study.precision,
-        "serial": study.serial,
-        "across": study.across,
-        "capacity": study.capacity,
-        "checkpointing": study.checkpointing,
-        "compile": study.compile,
-        "strategy": None if study.deterministic or study.strategy == "measured" else study.strategy,
-        "deterministic": study.deterministic,
-        "verify": study.verify,
-        "devices": study.devices,
-        "devices_batch_norm": study.devices_batch_norm,
-        "share_stream": study.share_stream,
-        "seed": study.seed,
-        "name": study.name,
-        "validate_every": study.validate_every,
-        "steps_per_epoch": study.steps_per_epoch,
-        **({"min_delta": study.min_delta} if study.min_delta else {}),
-        **({"drop_last": True} if study.drop_last else {}),
-        **({"validation_batch_size": size} if (size := study.validation_batch_size) is not None else {}),
-        **{n: v for n in ("member_steps", "member_seconds") if (v := getattr(study, n)) is not None},
-        **({"keep_checkpoints": list(kept)} if len(kept := study.keep_checkpoints) > 1 else {}),
-        **study.fixed,
-    }
+    found = dict[str, Any]()
+    for name, known in ARGUMENTS.items():
+        if known.saved == ALWAYS or (known.saved == CHANGED and getattr(study, name) != known.default):
+            found[name] = _AS_SAVED[name](study) if name in _AS_SAVED else getattr(study, name)
+    return found | study.fixed
 
 
 def given_options(study: Study) -> dict[str, Any]:
     """The arguments among `options` that differ from the defaults."""
-    usual = {name: parameter.default for name, parameter in inspect.signature(type(study)).parameters.items()}
+    usual = {name: known.default for name, known in ARGUMENTS.items()}
     usual["monitor"] = arguments.objectives_of(study.family, study.data, None)[0][0]
     usual["across"] = arguments.across_of("auto", study.device, study.searcher is not None)
     usual["name"] = arguments.usual_name(study.family, study.data)

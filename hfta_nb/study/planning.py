@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfta_nb.errors import FamilyError
 from hfta_nb.errors.own_lines import OwnLine
+from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
 from hfta_nb.study import keeping
@@ -28,30 +30,23 @@ if TYPE_CHECKING:
 
 def settings_of(study: Definition) -> Settings:
     """The settings of the training loop."""
-    how = study.epochs, study.patience, study.monitor, study.maximize
-    where = study.device, study.dtype
-    pace = study.validate_every, study.steps_per_epoch
-    memory = study.capacity, study.checkpointing
-    compiling = "never" if study.deterministic else study.compile
-    settings = *how, *where, study.seed, True, *pace, study._precision, *memory, compiling
     searcher = study.searcher
     slots = None if searcher is None or study.serial else searcher.slots * max(1, len(searcher.seeds))
-    how_fast = study.strategy, study.deterministic, study.verify
-    limits = study.member_steps, study.member_seconds
+    more = {
+        "precision": study._precision,
+        "compiling": "never" if study.deterministic else study.compile,
+        "slots": slots,
+        "population": study.rounds,
+    }
+    same = {one.name: getattr(study, one.name) for one in fields(Settings) if one.name in ARGUMENTS.keys() - more}
     return Settings(
-        study.family,
-        study.data,
-        *settings,
-        *how_fast,
-        slots,
-        slots is not None and searcher is not None and searcher.trials > searcher.slots,
-        study.across,
-        *limits,
-        share_stream=study.share_stream,
-        validation_batch_size=study.validation_batch_size,
-        min_delta=study.min_delta,
+        family=study.family,
+        data=study.data,
+        maximize=study.maximize,
+        refilled=slots is not None and searcher is not None and searcher.trials > searcher.slots,
         keep_last=keeping.LAST in study.keep_checkpoints,
         rungs=keeping.rungs(study),
+        **same | more,
     )
 
 

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 from hfta_nb.errors import GridError, HftaError, SearchError, StoreError, StudyError
+from hfta_nb.models.study_config import ARGUMENTS, StudyConfig
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event, Json
 from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, extremes, heard, is_space
 from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import adding, costs
-from hfta_nb.study.arguments import flag, positive, time_limit
+from hfta_nb.study.arguments import time_limit
 from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.plan import Group
@@ -30,30 +31,25 @@ _KEY = "trials"
 SLOTS = 16
 """Trials that train at the same time, where nobody says how many."""
 
-ARGUMENTS = ("trials", "slots", "sampler", "pruner", "constraint", "storage", "skip_duplicates", "timeout")
-"""The arguments of a study that belong to a search."""
 
-_METHODS: dict[str, Any] = {"sampler": "tpe", "pruner": "none"}
-
-
-def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Searcher | None:
+def searcher_of(given: Any, asked: StudyConfig, study: Definition) -> Searcher | None:
     """The search that a study was asked for; None where its grid is trained as it is.
 
     Args:
         given: the study's grid, or search space.
-        asked: its `ARGUMENTS`; None for those that were not given.
+        asked: its arguments.
         study: of which epochs, objectives and seed are known.
 
     Raises:
         StudyError, SearchError: they can't be used, or don't go together.
     """
-    if asked["trials"] is None:
+    if asked.trials is None:
         if is_space(given):
             raise StudyError("a search space needs a number of trials", where="trials", got=None,
                              accepted="1, 2, 3, ...; for example trials=64")  # fmt: skip
-        extra = {name: value for name, value in asked.items() if value is not None}
-        extra |= {} if study.seeds_by == "mean" else {"seeds_by": study.seeds_by}
-        for name, value in extra.items():
+        for name, known in ARGUMENTS.items():
+            if not known.search or (value := getattr(asked, name)) == known.default:
+                continue
             remedy = "give the number of trials as well, for example trials=64"
             remedy += "; for a limit of each member give member_seconds" if name == "timeout" else ""
             raise StudyError("belongs to a search", where=name, got=value, remedy=remedy)
@@ -63,14 +59,14 @@ def searcher_of(given: Any, asked: Mapping[str, Any], study: Definition) -> Sear
         remedy = "a function can choose among grids: lambda t: grid_a(t) if t.suggest_categorical('grid', 'ab') == 'a' "
         remedy = f"{remedy}else grid_b(t)" if isinstance(given, list) and given else ""
         raise SearchError("not a search space", where="grid", got=given, accepted=accepted, remedy=remedy)
-    trials = positive("trials", asked["trials"])
-    slots = min(trials, SLOTS) if asked["slots"] is None else positive("slots", asked["slots"])
-    methods = {name: default if asked[name] is None else asked[name] for name, default in _METHODS.items()}
-    home = None if asked["storage"] is None else Home(asked["storage"], study.name)
-    found = Searcher(given, trials, slots, **methods, epochs=study.epochs, monitor=study.objectives[0], seed=study.seed,
-                     constraint=asked["constraint"], others=study.objectives[1:], seeds_by=study.seeds_by, home=home,
-                     skip_duplicates=flag("skip_duplicates", asked["skip_duplicates"] or False),
-                     timeout_s=time_limit("timeout", asked["timeout"]))  # fmt: skip
+    trials, slots = asked.trials, asked.slots or min(asked.trials, SLOTS)
+    sampler = "tpe" if asked.sampler is None else asked.sampler
+    pruner = "none" if asked.pruner is None else asked.pruner
+    home = None if asked.storage is None else Home(asked.storage, study.name)
+    found = Searcher(given, trials, slots, sampler, pruner, epochs=study.epochs, monitor=study.objectives[0],
+                     seed=study.seed, constraint=asked.constraint, others=study.objectives[1:], home=home,
+                     seeds_by=study.seeds_by, skip_duplicates=asked.skip_duplicates,
+                     timeout_s=time_limit("timeout", asked.timeout))  # fmt: skip
     axes: Any = found.space  # without the seeds
     _check_axes({**given, **axes} if isinstance(given, Mapping) else given, study)
     return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.errors.border import FLAG, PATH, TEXT, TEXTS, WHOLE, instance, takes
 from hfta_nb.models.recipes import Family
+from hfta_nb.models.study_config import documented
 from hfta_nb.records.events import Control, Event
 from hfta_nb.records.history import History
 from hfta_nb.study import (
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 CONTROL = instance(Control, "a hfta_nb.Control").or_none
 
 
+@documented  # the arguments of `StudyConfig` come before `fixed`
 class Study(Analysis, Checking, Definition):
     """One sweep: its definition, its run and its results.
 
@@ -48,92 +50,6 @@ class Study(Analysis, Checking, Definition):
         data: a name (see `hfta_nb.data.names`), tensors ``(x, y)``, a `Dataset` or a list of samples, ``(training,
             validation)`` where each is a `Dataset`, a `DataLoader` or a function that yields batches, or a result of
             `hfta_nb.data`; by default the family's first data set.
-        epochs: number of epochs; an epoch is a pass through the training data, or `steps_per_epoch` optimizer steps.
-        batch_size: samples in a mini-batch, unless it is an axis.
-        patience: a member stops after this many validations without improvement of `monitor`; None for never.
-        min_delta: an improvement by no more than this does not count for `patience`; the weights of the best epoch are
-            kept all the same.
-        monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
-            family's, or the task's first metric if it is a score, else "val_loss", which it is for a loss of your own
-            on data of your own, too: whole numbers may be no classes. A list has several objectives: that metric first,
-            then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes". Where it is not known
-            which way a metric is better, its `Metric` has to say it.
-        device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
-        dtype: dtype of parameters, activations and data: "float32", "float64" or "bfloat16", or torch's dtype of that
-            name.
-        precision: "fp32" computes in `dtype`. For float32 models also "tf32" (matrix products with 10-bit factors, on
-            GPUs from compute capability 8.0) and "bf16" or "fp16" (torch's autocast; in fp16 each member has its own
-            loss scale).
-        directory: directory of the run; by default a new one under ``hfta_runs``.
-        serial: train the variants one after another as plain modules, without fusing.
-        across: variants of different width, depth or activation share an array if at most this share of its parameters
-            is padding; "auto" is half on a GPU and a quarter on a CPU, "never" keeps architectures apart.
-        capacity: members per array: all that fit into the device's memory (None), at most a number, or the number that
-            is measured to be fastest ("auto"). Results do not depend on it.
-        checkpointing: activation checkpointing: "always", "never", or "auto", which uses it if more members fit with
-            it. It costs a second forward and changes no result.
-        compile: compile replayed steps with `torch.compile`'s compiler: "never", "always", or "auto", which compiles if
-            it is known to be faster and the run is long enough to pay. It takes seconds to minutes and changes
-            rounding.
-        strategy: how kernels are chosen: "measured" takes the fastest on this machine, which in float32 may round
-            differently from the plain module's; "fixed" takes those that the plain module calls.
-        deterministic: choose nothing by time. Two runs on the same machine then give the same bits. Slower: kernels
-            are "fixed", block sizes are not tried, steps are not compiled. On a GPU kernels are also those of
-            `torch.use_deterministic_algorithms`; torch warns of operators that have none.
-        verify: when a member is compared with its plain module: "first" compares in the first call of each kind,
-            "always" in all calls, which is slow, "never" in none. What differs runs member by member from then on, and
-            an event `DifferenceFound` says so. See `FusedArray.verify`.
-        devices: how many devices train each array together, each a part of every mini-batch: GPUs from `device` on, or
-            processes on a CPU. Results are those of one device up to rounding, but for random numbers that a forward
-            draws. See docs/how_to/data_parallel.md.
-        devices_batch_norm: with several devices, "sync" takes the statistics of the whole mini-batch, as one device
-            does; "local" those of each device's part.
-        share_stream: arrays that read the same stream (a `Dataset`, `DataLoader` or function) take turns, batch by
-            batch, as many as fit into memory: each batch is read once for all of them. Results do not depend on it.
-            False to train one array after another, each with a stream of its own.
-        seed: seed of the order of the data.
-        name: shown to people.
-        validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
-            validation can be the best.
-        steps_per_epoch: optimizer steps of an epoch; the order of the data continues in the next. None for one pass
-            through the training data. Data without end needs it; a `DataWarning` tells of 10,000 batches in one pass.
-        validation_batch_size: samples in a mini-batch of validation: fewer take less memory, and only metrics that are
-            a mean over mini-batches depend on it. None for 1024. A `DataLoader` and a function that yields batches have
-            batches of their own.
-        drop_last: leave out the last mini-batch of a pass if it is not full: batch norm can't train on a single sample.
-        member_steps: optimizer steps after which a member ends, at the end of its epoch, even if `epochs` is not
-            reached. None for no limit.
-        member_seconds: the same in seconds of training (an array's members train at the same time). What ends then
-            depends on the machine.
-        keep_checkpoints: which weights of each member are kept: "best" (always), "last" (with which it ended; where it
-            diverged or failed, those of its last finite validation) and "rungs" (after each epoch at which "asha",
-            "hyperband" or a population decides); see `Result.module`.
-        loss: function of one member's output and the target that returns a scalar, or one of `losses.NAMED` ("mse");
-            replaces the family's. A function gets output and target as they are; where it compares ``[N, 1]`` with
-            ``[N]`` by broadcasting, that is an error. By name, targets take the shape of the output.
-        metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
-            objects), or a list of functions or names; replaces the family's. In validation a function gets the whole
-            set at once, in training each batch; see `Metric`.
-        param_groups: function of a parameter's name and the plain module's parameter that returns the hyperparameters
-            of its group: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's learning rate.
-        trials: how many configurations to search for, of what `grid` allows: an axis may be `hfta_nb.uniform`,
-            `hfta_nb.integers`, a list of values, or a distribution of Optuna's; or the whole of it a function of an
-            Optuna trial that returns a configuration. An axis ``seed`` is not searched: each trial trains all seeds of
-            the list, and counts by their mean. None to train the whole grid. Needs Optuna.
-        slots: how many trials train at the same time; at most 16 by default.
-        sampler: what proposes trials: "tpe" (the default), "random", "grid", "qmc", "cmaes", "gp", or a sampler of
-            Optuna's.
-        pruner: what ends them early: "none" (the default), "median", "percentile", "asha", "hyperband", "wilcoxon",
-            "patient", or a pruner of Optuna's. It is asked after each epoch with a validation.
-        constraint: from a configuration to whether it may be tried.
-        seeds_by: what sampler and pruner see of a trial with several seeds: their "mean", or the "bound" of the mean on
-            its worse side, one standard error away (the lower confidence bound where more is better).
-        storage: where Optuna keeps the trials of a search: a URL (``"sqlite:///trials.db"``) or a storage object of
-            Optuna's, under the study's `name`. Processes that name the same storage and study search together, each
-            with `trials` of its own and its own `directory`. None for the run's directory alone.
-        skip_duplicates: a search tries no configuration twice, and ends when a finite space is exhausted.
-        timeout: seconds of a run after which a search asks for no more trials; those that train finish.
-        population: replaces members while they train: `hfta_nb.PBT` or `hfta_nb.Halving`. None for none.
         fixed: one value for any other axis that is not in the grid, for example ``optimizer="sgd"``.
 
     Raises:

@@ -11,6 +11,7 @@ import ipywidgets
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, HftaError
 from hfta_nb.models.model_zoo import watch
+from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records.events import Json
 from hfta_nb.search.grid import AxisSpec, show
 from hfta_nb.ui import fields
@@ -20,19 +21,9 @@ from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
 from hfta_nb.ui.widgets import button, words
 
-DTYPES = ("float32", "float64", "bfloat16")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-WAYS = ("auto", "never", "always")
-"""Choices of checkpointing and compiling."""
-
 HOW = ("seed", "device", "dtype", "precision", "capacity", "checkpointing", "compile")
 """The fields of how to compute; the others say what to train, and how long."""
 
-_BATCH = "Samples in a mini-batch"
-_STEPS = "Optimizer steps of an epoch; empty for one pass through the training data"
-_VALIDATE = "Epochs from one validation to the next; the last epoch always has one"
-_CHECKPOINTING = "Recompute activations in the backward to fit more members; costs a second forward"
-_COMPILE = "Compile steps, which takes seconds to minutes; auto: if that is faster and the run is long enough"
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """The default grid, so that Train works at once."""
 
@@ -45,8 +36,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
         grid: axis names to values, or listed configurations, which are shown and can be removed.
-        epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
-        options: further arguments of `hfta_nb.Study`; shown, but not editable.
+        options: further arguments of `hfta_nb.Study`; those without a field are shown, but not editable.
     """
 
     def __init__(
@@ -55,17 +45,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         family: Any = "cnn",
         data: Any = None,
         grid: Any = None,
-        *,
-        epochs: int = 20,
-        batch_size: int | None = None,
-        patience: int | None = None,
-        seed: int = 0,
-        dtype: str = "float32",
-        precision: str = "fp32",
-        device: str | None = None,
-        options: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
-        self._changed, self._options = changed, dict(options or {})
+        self._changed, self._options = changed, options
         self._unwatch: Callable[[], None] = lambda: None
         self._quiet = True
         recipe = hfta.family(family)
@@ -78,25 +60,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.data_field = fields.choice("data", self._data_names(), hint, data)
         product, listed = (FIRST_GRID, ()) if grid is None else parted(grid)
         self._specs: dict[str, AxisSpec] = self._axes_now(product)
-        self.epochs_field = fields.whole("epochs", epochs, 1, "Passes through the training data")
-        self.batch_field = fields.whole("batch size", batch_size or self._usual_batch, 1, _BATCH)
-        pace = self._options.pop("steps_per_epoch", None), self._options.pop("validate_every", 1)
-        self.steps_field = fields.whole("steps per epoch", pace[0], 1, _STEPS, "a pass")
-        self.validate_field = fields.whole("validate every", pace[1], 1, _VALIDATE)
-        hint = "A member stops after this many validations without improvement; 0 or empty for never"
-        self.patience_field = fields.whole("patience", patience or None, 0, hint, "never")
-        self.seed_field = fields.whole("data seed", seed, 0, "Seed of the order of the data")
-        self.device_field = fields.choice("device", fields.devices(), "The device for training")
-        wanted = {None: self.device_field.options[0], "cuda": "cuda:0"}.get(device, device)
-        self.device_field.value = fields.one_of("device", str(wanted), self.device_field.options)
-        hint = "dtype of parameters and data; float64 for exact comparisons"
-        self.dtype_field = fields.choice("dtype", DTYPES, hint, dtype)
-        hint = "Precision: tf32 matrix products; bf16 or fp16 autocast"
-        self.precision_field = fields.choice("precision", PRECISIONS, hint, precision)
-        self.capacity_field = fields.capacity(self._options.pop("capacity", None))
-        again, compiling = (self._options.pop(name, "auto") for name in ("checkpointing", "compile"))
-        self.checkpointing_field = fields.choice("checkpointing", WAYS, _CHECKPOINTING, again)
-        self.compile_field = fields.choice("compile", WAYS, _COMPILE, compiling)
+        formed = {name: known for name, known in ARGUMENTS.items() if known.form}
+        self._made = {name: self._field(name, self._options.pop(name, known.default)) for name, known in formed.items()}
         self.rows_box = ipywidgets.VBox([]).add_class("hfta-axes")
         self.add_button = button("add axis", "Sweep one more axis", "hfta-add")
         self.problem = words("hfta-problem")
@@ -107,6 +72,24 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._fill(product)
         self._listen()
         self._quiet = False
+
+    def _field(self, name: str, value: Any) -> Any:
+        """The field of an argument, which begins with this value."""
+        known, label, hint = ARGUMENTS[name], {"seed": "data seed"}.get(name, name.replace("_", " ")), _hint(name)
+        if name == "device":
+            field, value = fields.choice(label, fields.devices(), hint), {"cuda": "cuda:0"}.get(value, value)
+            field.value = fields.one_of(label, str(value or field.options[0]), field.options)
+            return field
+        if known.choices:
+            return fields.choice(label, known.choices, hint, value)
+        if name == "capacity":
+            return fields.capacity(value, hint)
+        if name == "batch_size":
+            value = value or self._usual_batch
+        never = name == "patience"  # 0 is never as well
+        low = 0 if never else 1 if known.low is None else known.low
+        nothing = {"patience": "never", "steps_per_epoch": "a pass"}.get(name, "")
+        return fields.whole(label, value or None if never else value, low, hint, nothing)
 
     def _with_own(self, data: Any) -> str | None:
         """The name of the data; own data, and a data set in a directory ("cifar10:<directory>"), join the list."""
@@ -123,22 +106,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     @property
     def fields(self) -> dict[str, Any]:
         """The fields, by the names of the arguments of `hfta_nb.Study`."""
-        return {
-            "family": self.family_field,
-            "data": self.data_field,
-            "epochs": self.epochs_field,
-            "steps_per_epoch": self.steps_field,
-            "batch_size": self.batch_field,
-            "validate_every": self.validate_field,
-            "patience": self.patience_field,
-            "seed": self.seed_field,
-            "device": self.device_field,
-            "dtype": self.dtype_field,
-            "precision": self.precision_field,
-            "capacity": self.capacity_field,
-            "checkpointing": self.checkpointing_field,
-            "compile": self.compile_field,
-        }
+        return {"family": self.family_field, "data": self.data_field, **self._made}
 
     @property
     def rows(self) -> list[AxisRow]:
@@ -304,8 +272,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             row.offer(free, self._specs)
         self.add_button.disabled = not free
         swept = any(row.name == "batch_size" for row in self.rows)
-        self.batch_field.disabled = swept
-        self.batch_field.tooltip = "It is an axis of the grid" if swept else _BATCH
+        field = self.fields["batch_size"]
+        field.disabled = swept
+        field.tooltip = "It is an axis of the grid" if swept else _hint("batch_size")
 
     def _data_now(self) -> Any:
         """What is chosen: a name, or own data."""
@@ -361,8 +330,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             self.complain(error)
             return
         self._quiet = True
-        if self.batch_field.meaning == usual:
-            self.batch_field.meaning = self._usual_batch
+        if self.fields["batch_size"].meaning == usual:
+            self.fields["batch_size"].meaning = self._usual_batch
         # Axes that are lacking now go; the values of the others are read again, as theirs may be others.
         rows = [(r.name, r.values) for r in self.rows if r.name in self._specs]
         for row in self.rows:
@@ -378,3 +347,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             return None if values is None else [self._specs[name].check_or_none(v) for v in values]
         except GridError:
             return None
+
+
+def _hint(name: str) -> str:
+    hint = ARGUMENTS[name].hint
+    return hint[0].upper() + hint[1:]

@@ -121,10 +121,9 @@ def price(name: str, tooltip: str) -> TypedField:
     return TypedField(name, None, read, tooltip, "-")
 
 
-def capacity(value: Any) -> TypedField:
+def capacity(value: Any, tooltip: str) -> TypedField:
     """The most members of an array: a number, "auto", or nothing."""
-    hint = "Members per array: at most a number, auto for the fastest number, empty for all that fit"
-    return TypedField("capacity", value, _capacity, hint, "fit")
+    return TypedField("capacity", value, _capacity, tooltip, "fit")
 
 
 def one_of(where: str, value: str, options: Sequence[str]) -> str:

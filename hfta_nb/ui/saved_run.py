@@ -34,21 +34,13 @@ def grid_of(study: Study) -> Grid:
 def arguments_of(study: Study) -> dict[str, Any]:
     """The arguments of a Workbench that defines this study."""
     own = not hfta.data.known(study.data_name)
-    # A Workbench has defaults of its own, and trains a search's trials as a grid.
-    fields = [
-        "epochs",
-        "patience",
-        "seed",
-        "dtype",
-        "precision",
-        "device",
-        *(["across"] if study.searcher is not None else []),
-    ]
+    # A Workbench trains a search's trials as a grid, of which less padding is usual.
+    across = {} if study.searcher is None else {"across": study.across}
     return {
         "family": study.family,
         "data": study.data if own else study.data_name,
         "grid": grid_of(study),
         **({"population": study.rounds.method} if study.rounds is not None else {}),
-        **{name: study.options[name] for name in fields},
+        **across,
         **given_options(study),
     }

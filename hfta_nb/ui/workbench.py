@@ -37,9 +37,6 @@ from hfta_nb.ui.widgets import Bar
 REPLAN_S = 0.25
 """Idle time after typing before the plan is made again."""
 
-FIELDS = (*("family", "data", "grid", "epochs", "batch_size", "patience"), *("seed", "dtype", "precision", "device"))
-"""Arguments with their own field."""
-
 
 class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     """Define a sweep, see its plan, train it in a separate process, watch it, and take the winner home.
@@ -50,9 +47,9 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
         grid: axis names to values, which can be edited on the screen; or listed configurations.
-        epochs, batch_size, patience, seed, dtype, precision, device: as in `hfta_nb.Study`.
         executor: "worker" trains in a separate process, "inline" on a thread (for tests), "processes" or "ray" in many.
-        options: further arguments of `hfta_nb.Study`, such as ``optimizer="sgd"``; of its `run`: workers, address.
+        options: further arguments of `hfta_nb.Study`, of which `epochs`, `batch_size`, `patience`, `seed`, `device` and
+            others have a field, and the rest, such as ``optimizer="sgd"``, is shown; of its `run`: workers, address.
 
     Attributes:
         define, plan_view, train_view, live, leaderboard: the parts on the screen.
@@ -72,13 +69,6 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         data: Any = None,
         grid: Any = None,
         *,
-        epochs: int = 20,
-        batch_size: int | None = None,
-        patience: int | None = None,
-        seed: int = 0,
-        dtype: str = "float32",
-        precision: str = "fp32",
-        device: str | None = None,
         executor: str = "worker",
         **options: Any,
     ) -> None:
@@ -87,10 +77,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._persistence = Persistence(self, self._later)
         self._waiting = False
         self.taken: Any = None
-        given = {"family": family, "data": data, "grid": grid, "epochs": epochs, "batch_size": batch_size}
-        given |= {"patience": patience, "seed": seed, "dtype": dtype, "precision": precision, "device": device}
         where = executors.Where.of(executor, options.pop("workers", None), options.pop("address", None))
-        super().__init__(self._made(where, given | options))
+        super().__init__(self._made(where, {"family": family, "data": data, "grid": grid, **options}))
         self.add_class("hfta-workbench")
         self._plan()
 
@@ -99,9 +87,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._wrong = ""  # error of the trial
         self._session = Session(where, self._later, self)
         self.steer = self._session.steer  # as the buttons above the table do
-        fields = {k: v for k, v in given.items() if k in FIELDS}
-        options = {k: v for k, v in given.items() if k not in FIELDS}
-        self.define = Define(self._replan, **fields, options=options)
+        self.define = Define(self._replan, **given)
         self.bar, self.offer = Bar(), Offer(lambda path: actions.press_reattach(self, path))
         self.plan_view = PlanView(where, self._later)
         self._planner = Planner(self.define, self.plan_view)

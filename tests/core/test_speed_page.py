@@ -7,9 +7,7 @@ import re
 from pathlib import Path
 
 import hfta_nb as hfta
-from hfta_nb.engine.array.array_settings import COMPILE_MODES
-from hfta_nb.study.arguments import CHECKPOINTING
-from hfta_nb.train.step.precision import PRECISIONS
+from hfta_nb.models.study_config import ARGUMENTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
@@ -29,13 +27,10 @@ def test_choices_and_defaults_are_those_of_a_study() -> None:
         name: defaults[name] for name in table if name != "capacity"
     }
     assert defaults["capacity"] is None
-    for section, choices in (
-        ("Precision", PRECISIONS),
-        ("Activation checkpointing", CHECKPOINTING),
-        ("Compiling", COMPILE_MODES),
-    ):
+    sections = {"Precision": "precision", "Activation checkpointing": "checkpointing", "Compiling": "compile"}
+    for section, name in sections.items():
         text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-        assert [choice for choice in choices if f'"{choice}"' not in text] == [], section
+        assert [choice for choice in ARGUMENTS[name].choices if f'"{choice}"' not in text] == [], section
 
 
 def test_links_lead_somewhere() -> None:

@@ -48,8 +48,8 @@ FAULTS = (
     Fault(
         "cli-seed",
         "hfta_nb/cli/studies.py",
-        '        "seed",\n        "dtype",\n        "precision",\n',
-        '        "dtype",\n        "precision",\n',
+        "for name in FLAGS if name not in SHORTCUTS}",
+        'for name in FLAGS if name not in (*SHORTCUTS, "seed")}',
         "--seed is accepted and ignored",
         ("tests/cli/test_run.py",),
     ),

@@ -53,7 +53,7 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
     wanted |= {"precision": "fp32", "capacity": None, "checkpointing": "auto", "compile": "auto"}
     wanted |= {"steps_per_epoch": None, "validate_every": 1}
-    assert found.options == wanted | {"device": define.device_field.value}
+    assert found.options == wanted | {"device": define.fields["device"].value}
 
 
 def test_the_pace_of_a_run_is_given_or_typed(make: Make) -> None:
@@ -208,14 +208,14 @@ def test_a_familys_own_defaults_are_shown(make: Make, own_families: None) -> Non
         return nn.Sequential(nn.Flatten(), nn.Linear(in_features, num_classes))
 
     define = make(family="slow", data="digits", grid={"seed": [0, 1]}).define
-    assert define.batch_field.value == "32"
+    assert define.fields["batch_size"].value == "32"
     assert define.definition().options["batch_size"] is None
     assert define.add_axis("lr").values == (0.25,)
     define.family_field.value = "mlp"
-    assert define.batch_field.value == "64"
-    define.batch_field.value = "16"
+    assert define.fields["batch_size"].value == "64"
+    define.fields["batch_size"].value = "16"
     define.family_field.value = "slow"
-    assert define.batch_field.value == "16"  # what a person chose stays
+    assert define.fields["batch_size"].value == "16"  # what a person chose stays
     assert define.definition().options["batch_size"] == 16
 
 

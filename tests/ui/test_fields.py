@@ -11,22 +11,22 @@ from ui.bench import Make
 def test_a_precision_that_does_not_go_with_the_dtype_is_said(make: Make) -> None:
     bench = make(precision="bf16")
     assert bench.study.precision == "bf16"
-    bench.define.dtype_field.value = "float64"
+    bench.define.fields["dtype"].value = "float64"
     assert "precision: bf16 is a precision of float32 models" in bench.define.fields_problem.value
-    assert "hfta-wrong" in bench.define.precision_field._dom_classes
+    assert "hfta-wrong" in bench.define.fields["precision"]._dom_classes
     assert bench.plan_view.sentence.value == '<span class="hfta-error">No plan yet: see precision above.</span>'
-    bench.define.precision_field.value = "fp32"
+    bench.define.fields["precision"].value = "fp32"
     assert bench.define.fields_problem.value == ""
-    assert "hfta-wrong" not in bench.define.precision_field._dom_classes
+    assert "hfta-wrong" not in bench.define.fields["precision"]._dom_classes
     assert str(bench.study.dtype) == "torch.float64"
 
 
 def test_batch_size_as_an_axis_takes_the_place_of_the_field(make: Make) -> None:
     bench = make()
-    bench.define.batch_field.value = "32"
+    bench.define.fields["batch_size"].value = "32"
     assert bench.define.definition().options["batch_size"] == 32
     bench.define.add_axis("batch_size", [16, 32])
-    assert bench.define.batch_field.disabled
+    assert bench.define.fields["batch_size"].disabled
     assert bench.define.definition().options["batch_size"] is None
     assert len(bench.study.groups()) == 2
 
@@ -42,11 +42,11 @@ def test_every_field_has_a_label_and_a_hint(make: Make) -> None:
 def test_capacity_is_a_number_auto_or_nothing(make: Make) -> None:
     bench = make(grid={"lr": [1e-3, 1e-2, 1e-1]}, capacity=2, checkpointing="never")
     define = bench.define
-    assert (define.capacity_field.value, define.checkpointing_field.value) == ("2", "never")
+    assert (define.fields["capacity"].value, define.fields["checkpointing"].value) == ("2", "never")
     assert define.definition().options["capacity"] == 2
     assert "2 arrays" in bench.plan_view.sentence.value
     for text, meant in (("", None), (" auto ", "auto"), ("3", 3)):
-        define.capacity_field.value = text
+        define.fields["capacity"].value = text
         assert define.definition().options["capacity"] == meant
 
 
@@ -93,9 +93,9 @@ def test_what_a_field_can_not_read_stays_there_and_is_told(make: Make, label: st
 
 def test_several_wrong_fields_are_all_told(make: Make) -> None:
     define = make().define
-    define.epochs_field.value, define.seed_field.value = "x", "y"
+    define.fields["epochs"].value, define.fields["seed"].value = "x", "y"
     assert define.fields_problem.value.count("role=") == 2
-    define.epochs_field.value = " 1e3 "
+    define.fields["epochs"].value = " 1e3 "
     assert define.definition().options["epochs"] == 1000
     assert define.fields_problem.value.count("role=") == 1
 
@@ -103,10 +103,10 @@ def test_several_wrong_fields_are_all_told(make: Make) -> None:
 @pytest.mark.parametrize("way", ["auto", "always", "never"])
 def test_compiling_is_chosen_beside_precision(make: Make, way: str) -> None:
     bench = make(compile=way)
-    assert bench.define.compile_field.value == way
+    assert bench.define.fields["compile"].value == way
     assert bench.study.compile == way
-    bench.define.compile_field.value = "never"
+    bench.define.fields["compile"].value = "never"
     assert bench.study.compile == "never"
     how = bench.define.children[1].children
-    wanted = ["data seed", "device", "dtype", "precision", "capacity", "checkpointing", "compile"]
+    wanted = ["data seed", "device", "precision", "dtype", "capacity", "checkpointing", "compile"]
     assert [w.description for w in how] == wanted

@@ -111,7 +111,7 @@ def test_the_plan_follows_the_run_until_it_is_edited(make: Make, runs: Runs, clo
     clock.now += 1
     runs.happens(ev.SpeedMeasured(3.5, 0, 1, 40, 0.001, 0.0112, 1.2, "compiled"))
     assert "bf16, compiled" in bench.train_view.progress.facts["details"]
-    bench.define.precision_field.value = "fp32"
+    bench.define.fields["precision"].value = "fp32"
     assert bench.plan_view.sentence.value == planned
     assert "float32" in bench.plan_view.manner.value
 

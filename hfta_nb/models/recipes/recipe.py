@@ -19,7 +19,8 @@ from hfta_nb.models.phases import Phase
 from hfta_nb.models.recipes.lists import as_list, lists_of
 from hfta_nb.models.recipes.showing import shown
 from hfta_nb.models.recipes.undisturbed import settings_kept
-from hfta_nb.models.training_axes import ALIASES, NOT_AXES, STUDY_OPTIONS, TRAINING_AXES, USED_BY
+from hfta_nb.models.study_config import ARGUMENTS
+from hfta_nb.models.training_axes import ALIASES, NOT_AXES, TRAINING_AXES, USED_BY
 from hfta_nb.search.grid import AxisSpec, bare_name
 
 FACTS = (
@@ -126,13 +127,13 @@ class Family:
             what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
             return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
         known = ALIASES.get(name.lower(), bare_name(name))
-        close = [known] if known in specs else difflib.get_close_matches(name.lower(), [*specs, *STUDY_OPTIONS], 1)
+        close = [known] if known in specs else difflib.get_close_matches(name.lower(), [*specs, *ARGUMENTS], 1)
         remedy = (
             f"did you mean {close[0]}?"
             if close
             else "check the spelling; axes of the model are parameters of what builds it"
         )
-        if close and close[0] in STUDY_OPTIONS and close[0] not in specs:
+        if close and close[0] in ARGUMENTS and close[0] not in specs:
             remedy = f"{close[0]} is one for all variants: give Study(..., {close[0]}=...)"
         remedy = NOT_AXES.get(name.lower(), remedy)
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)

@@ -1,0 +1,292 @@
+"""The arguments of `hfta_nb.Study` in one table: type, default, range, help, and where else each can be given.
+
+Whoever lists arguments takes them from here: the command line with its help, the keys of `hfta-nb tune`, what is saved
+and read, the source that reproduces a study, the docstring of `Study`, the Workbench's choices and the reference. A new
+argument is a field here, the same line in the signature of `hfta_nb.study.definition.Definition`, and its use.
+
+Imports nothing slow, so that `hfta-nb --help` answers at once.
+"""
+
+# ruff: noqa: RUF009 (the calls make fields)
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch
+
+    from hfta_nb.models.losses import Loss
+    from hfta_nb.search import PBT, Halving
+
+T = TypeVar("T")
+
+ALWAYS, CHANGED, ELSEWHERE = "always", "changed", "elsewhere"
+
+_WAYS = ("auto", "never", "always")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What is known of an argument of a study.
+
+    Attributes:
+        default: where nothing is given.
+        saved: among a study's options ("always"), there if it differs from the default ("changed"), or "elsewhere":
+            with the data, the search or the family, or not at all, as it is code.
+        hint: what it is, in few words: the help of its option on the command line. Empty where it has no option.
+        metavar: what the help calls the option's value.
+        basic: whether most studies may want it; those come first wherever arguments are listed.
+        low: the least whole number, where it is one.
+        choices: the words that it may be, where it is one of some.
+        form: whether the Workbench has a field for it, with the same hint.
+        key: whether `hfta-nb tune` takes it from a file. Each option is a key as well.
+        search: whether it belongs to a search, and is refused without one.
+        type: as in the signature.
+    """
+
+    default: Any
+    saved: str
+    hint: str
+    metavar: str | None
+    basic: bool = False
+    low: int | None = None
+    choices: tuple[str, ...] = ()
+    form: bool = False
+    key: bool = False
+    search: bool = False
+    type: str = ""
+
+
+def _advanced(default: Any, saved: str = ELSEWHERE, hint: str = "", metavar: str | None = None, **more: Any) -> Any:
+    return field(default=default, metadata={"argument": Argument(default, saved, hint, metavar, **more)})
+
+
+def _basic(*given: Any, **more: Any) -> Any:
+    return _advanced(*given, basic=True, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig:
+    """What is asked of a study, but for its family, its grid, its data, and values of axes.
+
+    Attributes:
+        epochs: number of epochs; an epoch is a pass through the training data, or `steps_per_epoch` optimizer steps.
+        batch_size: samples in a mini-batch, unless it is an axis.
+        patience: a member stops after this many validations without improvement of `monitor`; None for never.
+        monitor: the metric that decides which epoch is best: ``val_<metric>`` or ``val_loss``. By default the
+            family's, or the task's first metric if it is a score, else "val_loss", which it is for a loss of your own
+            on data of your own, too: whole numbers may be no classes. A list has several objectives: that metric first,
+            then further metrics (at the best epoch), "parameters", "time_s" or "memory_bytes". Where it is not known
+            which way a metric is better, its `Metric` has to say it.
+        loss: function of one member's output and the target that returns a scalar, or one of `losses.NAMED` ("mse");
+            replaces the family's. A function gets output and target as they are; where it compares ``[N, 1]`` with
+            ``[N]`` by broadcasting, that is an error. By name, targets take the shape of the output.
+        metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
+            objects), or a list of functions or names; replaces the family's. In validation a function gets the whole
+            set at once, in training each batch; see `Metric`.
+        seed: seed of the order of the data.
+        device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
+        precision: "fp32" computes in `dtype`. For float32 models also "tf32" (matrix products with 10-bit factors, on
+            GPUs from compute capability 8.0) and "bf16" or "fp16" (torch's autocast; in fp16 each member has its own
+            loss scale).
+        directory: directory of the run; by default a new one under ``hfta_runs``.
+        name: shown to people.
+        trials: how many configurations to search for, of what `grid` allows: an axis may be `hfta_nb.uniform`,
+            `hfta_nb.integers`, a list of values, or a distribution of Optuna's; or the whole of it a function of an
+            Optuna trial that returns a configuration. An axis ``seed`` is not searched: each trial trains all seeds of
+            the list, and counts by their mean. None to train the whole grid. Needs Optuna.
+        sampler: what proposes trials: "tpe" (the default), "random", "grid", "qmc", "cmaes", "gp", or a sampler of
+            Optuna's.
+        pruner: what ends them early: "none" (the default), "median", "percentile", "asha", "hyperband", "wilcoxon",
+            "patient", or a pruner of Optuna's. It is asked after each epoch with a validation.
+        min_delta: an improvement by no more than this does not count for `patience`; the weights of the best epoch are
+            kept all the same.
+        validate_every: epochs from one validation to the next; the last epoch always has one. Only epochs with a
+            validation can be the best.
+        steps_per_epoch: optimizer steps of an epoch; the order of the data continues in the next. None for one pass
+            through the training data. Data without end needs it; a `DataWarning` tells of 10,000 batches in one pass.
+        validation_batch_size: samples in a mini-batch of validation: fewer take less memory, and only metrics that are
+            a mean over mini-batches depend on it. None for 1024. A `DataLoader` and a function that yields batches have
+            batches of their own.
+        drop_last: leave out the last mini-batch of a pass if it is not full: batch norm can't train on a single sample.
+        member_steps: optimizer steps after which a member ends, at the end of its epoch, even if `epochs` is not
+            reached. None for no limit.
+        member_seconds: the same in seconds of training (an array's members train at the same time). What ends then
+            depends on the machine.
+        keep_checkpoints: which weights of each member are kept: "best" (always), "last" (with which it ended; where it
+            diverged or failed, those of its last finite validation) and "rungs" (after each epoch at which "asha",
+            "hyperband" or a population decides); see `Result.module`.
+        param_groups: function of a parameter's name and the plain module's parameter that returns the hyperparameters
+            of its group: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's learning rate.
+        dtype: dtype of parameters, activations and data: "float32", "float64" or "bfloat16", or torch's dtype of that
+            name.
+        across: variants of different width, depth or activation share an array if at most this share of its parameters
+            is padding; "auto" is half on a GPU and a quarter on a CPU, "never" keeps architectures apart.
+        capacity: members per array: all that fit into the device's memory (None), at most a number, or the number that
+            is measured to be fastest ("auto"). Results do not depend on it.
+        checkpointing: activation checkpointing: "always", "never", or "auto", which uses it if more members fit with
+            it. It costs a second forward and changes no result.
+        compile: compile replayed steps with `torch.compile`'s compiler: "never", "always", or "auto", which compiles if
+            it is known to be faster and the run is long enough to pay. It takes seconds to minutes and changes
+            rounding.
+        strategy: how kernels are chosen: "measured" takes the fastest on this machine, which in float32 may round
+            differently from the plain module's; "fixed" takes those that the plain module calls.
+        deterministic: choose nothing by time. Two runs on the same machine then give the same bits. Slower: kernels
+            are "fixed", block sizes are not tried, steps are not compiled. On a GPU kernels are also those of
+            `torch.use_deterministic_algorithms`; torch warns of operators that have none.
+        verify: when a member is compared with its plain module: "first" compares in the first call of each kind,
+            "always" in all calls, which is slow, "never" in none. What differs runs member by member from then on, and
+            an event `DifferenceFound` says so. See `FusedArray.verify`.
+        devices: how many devices train each array together, each a part of every mini-batch: GPUs from `device` on, or
+            processes on a CPU. Results are those of one device up to rounding, but for random numbers that a forward
+            draws. See docs/how_to/data_parallel.md.
+        devices_batch_norm: with several devices, "sync" takes the statistics of the whole mini-batch, as one device
+            does; "local" those of each device's part.
+        share_stream: arrays that read the same stream (a `Dataset`, `DataLoader` or function) take turns, batch by
+            batch, as many as fit into memory: each batch is read once for all of them. Results do not depend on it.
+            False to train one array after another, each with a stream of its own.
+        serial: train the variants one after another as plain modules, without fusing.
+        slots: how many trials train at the same time; at most 16 by default.
+        constraint: from a configuration to whether it may be tried.
+        seeds_by: what sampler and pruner see of a trial with several seeds: their "mean", or the "bound" of the mean on
+            its worse side, one standard error away (the lower confidence bound where more is better).
+        storage: where Optuna keeps the trials of a search: a URL (``"sqlite:///trials.db"``) or a storage object of
+            Optuna's, under the study's `name`. Processes that name the same storage and study search together, each
+            with `trials` of its own and its own `directory`. None for the run's directory alone.
+        skip_duplicates: a search tries no configuration twice, and ends when a finite space is exhausted.
+        timeout: seconds of a run after which a search asks for no more trials; those that train finish.
+        population: replaces members while they train: `hfta_nb.PBT` or `hfta_nb.Halving`. None for none.
+    """
+
+    epochs: int = _basic(20, ALWAYS, "passes through the data (default: 20)", "N", low=1, form=True)
+    batch_size: int | None = _basic(
+        None, ELSEWHERE, "samples in a mini-batch (default: the family's, usually 64)", "N", form=True
+    )
+    patience: int | None = _basic(
+        None, ALWAYS, "stop a variant after N validations without improvement", "N", low=1, form=True
+    )
+    monitor: str | Sequence[str] | None = _basic(None, ALWAYS, "the metric that decides which epoch is best", "METRIC")
+    loss: Loss | str | None = _basic(None)
+    metrics: Any = _basic(None)
+    seed: int = _basic(0, ALWAYS, "seed of the order of the data (default: 0)", "N", low=0, form=True)
+    device: str | None = _basic(
+        None, ALWAYS, "where to train: cpu, cuda, cuda:1 (default: the GPU if there is one)", "NAME", form=True
+    )
+    precision: str = _basic(
+        "fp32", ALWAYS, "precision of float32 models; bf16 and fp16 are autocast (default: fp32)",
+        choices=("fp32", "tf32", "bf16", "fp16"), form=True,
+    )  # fmt: skip
+    directory: str | Path | None = _basic(None, key=True)
+    name: str | None = _basic(None, ALWAYS, key=True)
+    trials: int | None = _basic(None, low=1, key=True, search=True)
+    sampler: Any = _basic(None, key=True, search=True)
+    pruner: Any = _basic(None, key=True, search=True)
+    min_delta: float = _advanced(0.0, CHANGED, "improvements by no more than X are none for --patience", "X")
+    validate_every: int = _advanced(
+        1, ALWAYS, "validate after every N-th epoch and after the last one (default: 1)", "N", low=1, form=True
+    )
+    steps_per_epoch: int | None = _advanced(
+        None, ALWAYS, "an epoch is N optimizer steps instead of a pass through the data", "N", low=1, form=True
+    )
+    validation_batch_size: int | None = _advanced(
+        None, CHANGED, "samples in a mini-batch of validation (default: 1024)", "N", low=1
+    )
+    drop_last: bool = _advanced(False, CHANGED, "leave out the last mini-batch of a pass if it is not full")
+    member_steps: int | None = _advanced(
+        None, CHANGED, "end a variant at the end of the epoch in which it has had N optimizer steps", "N", low=1
+    )
+    member_seconds: float | None = _advanced(None, CHANGED, "the same in seconds of training", "S")
+    keep_checkpoints: str | Sequence[str] = _advanced(
+        ("best",), CHANGED,
+        "weights to keep of each variant besides its best: those with which it ended, and at each rung", "KIND",
+        choices=("best", "last", "rungs"),
+    )  # fmt: skip
+    param_groups: Callable[..., Any] | None = _advanced(None)
+    dtype: str | torch.dtype = _advanced(
+        "float32", ALWAYS, "dtype of parameters and data (default: float32)",
+        choices=("float32", "float64", "bfloat16"), form=True,
+    )  # fmt: skip
+    across: float | str = _advanced(
+        "auto", ALWAYS,
+        "largest share of padding of an array of unlike architectures: never, auto, or a number (default: auto)",
+        "SHARE",
+    )  # fmt: skip
+    capacity: int | str | None = _advanced(
+        None,
+        ALWAYS,
+        "members per array: at most a number, or auto for the fastest (default: all that fit)",
+        "N",
+        form=True,
+    )
+    checkpointing: str = _advanced(
+        "auto", ALWAYS, "recompute activations in the backward to fit more members (default: auto)",
+        choices=_WAYS, form=True,
+    )  # fmt: skip
+    compile: str = _advanced(
+        "auto", ALWAYS, "compile replayed steps; auto: if that is faster and pays in this run (default: auto)",
+        choices=_WAYS, form=True,
+    )  # fmt: skip
+    strategy: str | None = _advanced(
+        None, ALWAYS,
+        "kernels of replayed steps: the fastest on this machine, or those of the plain module (default: measured)",
+        choices=("measured", "fixed"),
+    )  # fmt: skip
+    deterministic: bool = _advanced(False, ALWAYS, "choose nothing by time: runs give the same bits on a CPU")
+    verify: str = _advanced(
+        "first", ALWAYS,
+        "when a member is compared with its plain module: in the first call of each kind (default), always or never",
+        choices=("first", "always", "never"),
+    )  # fmt: skip
+    devices: int = _advanced(
+        1, ALWAYS, "train each array on N devices: GPUs from --device on, or processes on the CPU (default: 1)", "N",
+        low=1,
+    )  # fmt: skip
+    devices_batch_norm: str = _advanced("sync", ALWAYS, choices=("sync", "local"))
+    share_stream: bool = _advanced(True, ALWAYS)
+    serial: bool = _advanced(False, ALWAYS, "train one variant after another, without fusing")
+    slots: int | None = _advanced(None, low=1, key=True, search=True)
+    constraint: Callable[[Mapping[str, Any]], bool] | None = _advanced(None, search=True)
+    seeds_by: str = _advanced("mean", choices=("mean", "bound"), key=True, search=True)
+    storage: Any = _advanced(None, key=True, search=True)
+    skip_duplicates: bool = _advanced(False, key=True, search=True)
+    timeout: float | None = _advanced(None, key=True, search=True)
+    population: PBT | Halving | None = _advanced(None)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> StudyConfig:
+        """The arguments among these names."""
+        return cls(**{name: given[name] for name in ARGUMENTS})
+
+
+ARGUMENTS: dict[str, Argument] = {
+    found.name: replace(found.metadata["argument"], type=str(found.type)) for found in fields(StudyConfig)
+}
+"""All arguments, by name; the basic ones come first."""
+
+FLAGS = [name for name, known in ARGUMENTS.items() if known.hint]
+"""Those with an option on the command line."""
+
+KEYS = [name for name, known in ARGUMENTS.items() if known.hint or known.key]
+"""Those that a file for `hfta-nb tune` may have."""
+
+
+def helps() -> dict[str, str]:
+    """What each argument means, as the docstring of `StudyConfig` says it."""
+    told = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", _attributes(), re.M)
+    return {name: " ".join(text.split()) for name, text in told}
+
+
+def documented(of: type[T]) -> type[T]:
+    """A class that takes these arguments: its docstring gets theirs, before its `fixed`."""
+    if of.__doc__:  # Python keeps none where it is started with -OO
+        of.__doc__ = inspect.cleandoc(of.__doc__).replace("\n    fixed: ", f"\n{_attributes()}\n    fixed: ", 1)
+    return of
+
+
+def _attributes() -> str:
+    return inspect.cleandoc(StudyConfig.__doc__ or "").partition("Attributes:\n")[2]
