@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import hfta_nb as hfta
 from hfta_nb.engine.array import MemberGenerators
 from hfta_nb.errors import GridError, OptimError, StudyError
-from hfta_nb.models.training_axes import STUDY_OPTIONS, TRAINING_AXES
+from hfta_nb.models.study_config import StudyConfig
+from hfta_nb.models.training_axes import TRAINING_AXES
 from hfta_nb.train.step import ArrayStep, Origin, PlainStep, recomposed
 from tests.contract.handed_over import numbers
 
@@ -248,7 +250,7 @@ def test_names_of_other_libraries(name: str, advice: str, tmp_path: Path) -> Non
 
 def test_the_options_of_a_study_are_known_by_name(tmp_path: Path) -> None:
     arguments = set(inspect.signature(hfta.Study).parameters) - {"family", "grid", "data", "fixed"}
-    assert arguments - {"batch_size", "seed"} == set(STUDY_OPTIONS)
+    assert arguments == {field.name for field in dataclasses.fields(StudyConfig)}
     with pytest.raises(StudyError, match=r"timeout: belongs to a search.*member_seconds"):
         study(tmp_path, {"lr": [0.1]}, timeout=5)
 
