@@ -44,8 +44,7 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
         told.setdefault(_outermost(members, first, name), sorted({i for i, _, _ in held}))
     if told:
         of = "; ".join(f"members {', '.join(map(str, numbers))} share `{path}`" for path, numbers in told.items())
-        text = f"{of}: each gets a copy of its own, which it trains alone. {_MEANINGS}"
-        tell(text)
+        tell_of_copies(of)
     kept: dict[int, dict[int, str]] = {}
     for i, module in enumerate(members):
         for name, value in _attributes(module).items():
@@ -53,6 +52,11 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
                 kept.setdefault(id(value), {}).setdefault(i, name)
     attributes = {next(iter(names.values())) for names in kept.values() if len(names) > 1}
     return attributes | {held[0][1] for held in shared if not any(tensor.requires_grad for _, _, tensor in held)}
+
+
+def tell_of_copies(shared: str) -> None:
+    """Warn that members share what they train, which is told in a sentence."""
+    tell(f"{shared}: each gets a copy of its own, which it trains alone. {_MEANINGS}")
 
 
 def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
