@@ -151,7 +151,7 @@ def test_a_study_s_members_train_copies_too(across: str, tmp_path: Path) -> None
 
     data = (X, Y, X, Y)
     grid = {"seed": [0, 1], "width": [5, 7]}
-    with pytest.warns(ArrayWarning, match="share `0`"):
+    with pytest.warns(ArrayWarning, match="share `0`"):  # noqa: PT031
         study = hfta.Study(build, grid, data, epochs=2, loss=F.mse_loss, device="cpu", lr=0.1, dtype="float64",
                            batch_size=12, monitor="val_loss", directory=tmp_path, across=across)  # fmt: skip
         study.fit(progress=False)
@@ -185,7 +185,7 @@ def test_what_a_study_s_build_function_keeps_is_told(
     known = {"epochs": 2, "loss": F.mse_loss, "device": "cpu", "lr": 0.1, "dtype": "float64", "batch_size": 12}
     known |= {"monitor": "val_loss", **how}
     data = (X, Y, X, Y)
-    with pytest.warns(ArrayWarning, match="share `0`: each gets a copy of its own"):
+    with pytest.warns(ArrayWarning, match="share `0`: each gets a copy of its own"):  # noqa: PT031
         study = hfta.Study(build, grid, data, directory=tmp_path / "a", **known)
         study.fit(progress=False)
     before = copy.deepcopy(dict(kept().state_dict()))

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from hfta_nb.engine.eager.attributes import OWN, is_cache, is_ordinary
 from hfta_nb.engine.eager.mutable_values import is_mutable
-from hfta_nb.engine.eager.shared_memory import view_error, views_of
+from hfta_nb.engine.eager.shared_memory import overlapping, parts, view_error, views_of
 from hfta_nb.engine.eager.state import ArrayState, Snapshot
 from hfta_nb.engine.eager.telling import tell
 
@@ -75,9 +75,10 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
 
 
 def views_in(module: nn.Module) -> dict[str, list[str]]:
-    """The attributes of a module that are views of others, or of its parameters and buffers, by name."""
+    """The attributes, parameters and buffers of a module that are views of others, by name."""
     tensors = {name: t for name, t in [*module.named_parameters(), *module.named_buffers()] if not is_lazy(t)}
-    return views_of(_attributes(module), tensors)
+    shared = {name: tensors.pop(name) for name in {name for name, _ in overlapping(parts(tensors))}}
+    return views_of({**_attributes(module), **shared}, tensors)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

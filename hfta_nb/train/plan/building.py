@@ -35,11 +35,11 @@ class _TooMuchError(BaseException):
     """Not an `Exception`, which a build function may catch."""
 
 
-class _Limited(TorchDispatchMode):
+class _Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Stops a build function that allocates more than `MOST_BYTES`, before it does."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.allocated = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -183,7 +183,8 @@ def _without_memory(module: nn.Module) -> nn.Module:
             elif isinstance(value, list):  # torch's recurrent modules list their weights
                 value = [known.get(id(v), v) for v in value]
             known[id(m)].__dict__[name] = value
-    return known[id(module)]
+    found: nn.Module = known[id(module)]
+    return found
 
 
 def _overflowed(error: Exception) -> bool:
