@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hfta_nb.data import AnyData
+from hfta_nb.data.reading_state import Held
+from hfta_nb.data.values_in_places import same
 from hfta_nb.engine.array import has_lazy, take_shapes
-from hfta_nb.engine.array.access import plain_copy, tell_of_copies
+from hfta_nb.engine.array.access import plain_copy, tell, tell_of_copies
 from hfta_nb.errors import FamilyError, HftaError, out_of_memory
 from hfta_nb.models.phases import split
 from hfta_nb.models.recipes import Family
@@ -70,7 +73,9 @@ class Builder:
         self._counts: dict[int, int] = {}
         self._modules: WeakSet[nn.Module] = WeakSet()  # of all that was built, as long as the user keeps it
         self._parameters: Any = WeakIdKeyDictionary()
-        self._twice = self._told = False
+        self._asked, self._told = 0, False
+        users = not str(getattr(family.function, "__module__", "")).startswith("hfta_nb.")
+        self._held = Held({family.name: family.function}) if users else None
 
     def count(self, module: nn.Module) -> int:
         """Parameters of a module that was built here."""
@@ -79,21 +84,38 @@ class Builder:
         return self._counts[id(module)]
 
     def build(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
-        key = repr(sorted(arguments.items()))
-        if key not in self._built:
-            module = self._new(variant, arguments)
-            self._built[key] = self._shaped(_without_memory(module))
-            if self.family.phases:
-                split(self.family.phases, self._built[key], f"{self.family.name}, {variant.label}")
-            self._tell_of_shared(module)
-        elif self._modules and not self._twice:  # members of one architecture share as much
-            self._twice = True
-            self._tell_of_shared(self._new(variant, arguments))
+        key, users = repr(sorted(arguments.items())), self._held is not None
+        self._asked += 1
+        pair = users and self._asked == 2
+        if key not in self._built or pair:
+            with self._put_back():
+                module = self._new(variant, arguments)
+                if users:
+                    self._tell_of_shared(module)
+                if pair:  # what is kept from build to build is seen in two of them
+                    second = self._new(variant, arguments)
+                    self._tell_of_shared(second)
+                    if not self._told:
+                        self._tell_of_changes(module, second)
+                if key not in self._built:
+                    self._built[key] = self._shaped(_without_memory(module))
+                    if self.family.phases:
+                        split(self.family.phases, self._built[key], f"{self.family.name}, {variant.label}")
         return self._built[key]
 
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
+        """The context of builds that nobody has asked for: what the function keeps is as before, where it is found."""
+        before = None if self._held is None else self._held.look()
+        try:
+            yield
+        finally:
+            if self._held is not None and before is not None:
+                self._held.put(before)
+
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
-        own = _is_users(self.family)
-        ways: list[AbstractContextManager[Any]] = [*([_Limited()] if own else []), torch.device("meta"), nullcontext()]
+        limited = [] if self._held is None else [_Limited()]
+        ways: list[AbstractContextManager[Any]] = [*limited, torch.device("meta"), nullcontext()]
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
         with undisturbed() as drawn:
             for way in ways:
@@ -135,9 +157,23 @@ class Builder:
             names = [name for name, p in module.named_parameters() if p.requires_grad and p in self._parameters]
             if names:
                 self._told = True
-                tell_of_copies(f"members share `{(paths or names)[0]}`")
+                path = (paths or names)[0]
+                tell_of_copies(f"members share `{path}`" if path else "members are one module")
         self._modules.update(module.modules())
         self._parameters.update(dict.fromkeys(module.parameters()))
+
+    def _tell_of_changes(self, first: nn.Module, second: nn.Module) -> None:
+        """Warn if two modules that were built from one seed begin with unlike values."""
+        values, others = first.state_dict(), second.state_dict()
+        tensors = {name: v for name, v in values.items() if isinstance(v, Tensor) and not is_lazy(v) and not v.is_meta}
+        unlike = [name for name, v in tensors.items() if not same(v, others.get(name))]
+        if unlike:
+            tell(
+                f"{self.family.name} builds modules from one seed that begin with unlike values (`{unlike[0]}`): it "
+                "keeps a random stream or a counter, or asks for a clock. What a member begins with depends on what "
+                "was built before it, in a check and in a run that goes on as well; draw from torch's own stream, "
+                "which each member's seed sets, or make the generator where the module is built"
+            )
 
     def _too_large(self, variant: Variant, arguments: dict[str, Any]) -> FamilyError:
         return FamilyError(
@@ -155,11 +191,6 @@ class Builder:
             sample = self.data.sample(2, like.device, like.dtype)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
-
-
-def _is_users(family: Family) -> bool:
-    """Whether the build function is not the package's."""
-    return not str(getattr(family.function, "__module__", "")).startswith("hfta_nb.")
 
 
 def _without_memory(module: nn.Module) -> nn.Module:
