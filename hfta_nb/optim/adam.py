@@ -13,12 +13,13 @@ from torch import Tensor
 from hfta_nb.engine.kernels.native import adam as native
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.elementwise_passes import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
-from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
+from hfta_nb.optim.flat import FlatOptimizer
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused_kernels import FusedCalls, rows_of, settings_of
 from hfta_nb.optim.hyperparameters import FLAG, OF_ADAM, HostColumn, Kind, power
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
 from hfta_nb.optim.segments import Segment, pass_of
+from hfta_nb.optim.torch_arguments import not_differentiable
 
 
 class Adam(FlatOptimizer):

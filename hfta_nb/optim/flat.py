@@ -361,12 +361,6 @@ def scalar_dtype() -> Any:
     return np.float64 if torch.get_default_dtype() == torch.float64 else np.float32
 
 
-def not_differentiable(differentiable: bool, where: str) -> None:
-    """Raise OptimError if an optimizer was asked to be differentiable."""
-    if differentiable:
-        raise OptimError("can't be differentiated through", where=where, got="differentiable=True", accepted="False")
-
-
 def _real(x: Tensor) -> Tensor:
     """A complex ``[M, P]`` as ``[M, 2 P]``, the same memory: torch treats the two parts as two parameters."""
     return torch.view_as_real(x).flatten(1) if x.is_complex() else x
