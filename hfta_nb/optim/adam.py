@@ -32,9 +32,7 @@ class Adam(FlatOptimizer):
         eps: at least 0.
         weight_decay: L2 penalty, at least 0.
         amsgrad: use the largest second moment so far.
-        foreach: accepted and ignored: the step is always one pass.
-        capturable: on a GPU a step can be captured in a CUDA graph, whatever this says; True sends the learning rates
-            of coming steps to the device beforehand, where an lr scheduler can tell them.
+        foreach, capturable: accepted and ignored: the step is always one pass, which a CUDA graph can capture.
         maximize: ascend instead.
         fused: on a CPU, True for torch's fused kernel, as there: two to three times as fast, and other in the last
             bit. In float32 on one thread the package's own, where it is compiled, which is as much faster again. On a
@@ -82,7 +80,7 @@ class Adam(FlatOptimizer):
         not_differentiable(differentiable, type(self).__name__)
         if fused and foreach:
             raise OptimError("fused and foreach exclude each other", where=type(self).__name__, got="both True")
-        self.fused, self.capturable = bool(fused), bool(capturable)
+        self.fused = bool(fused)
         given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(params, given | {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay})
 

@@ -39,13 +39,11 @@ class FlatOptimizer(FlatState):
     """
 
     how = "one pass over [M, P]"
-    capturable = False
-    """Whether steps may be captured."""
     fused = False
     """Whether torch's fused kernels are asked for."""
 
     def settings(self) -> dict[str, Any]:
-        return {"fused": self.fused, "capturable": self.capturable}
+        return {"fused": self.fused}
 
     def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         return {**values, "fused": True} if self.fused else values
