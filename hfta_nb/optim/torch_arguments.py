@@ -1,5 +1,9 @@
 """Constructors with the arguments of torch's class: its names, their order and their defaults, those of the torch that
-is installed. `help` and `inspect.signature` show them."""
+is installed.
+
+`help` and `inspect.signature` show them, type checkers don't: SGD, Adam and AdamW, which most code has, write theirs
+out.
+"""
 
 from __future__ import annotations
 
