@@ -266,7 +266,7 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "ray": {"workers.crews"},
     "grpc": {"workers.crews"},
-    "pickle": {"workers.processes", "workers.crews"},
+    "pickle": {"workers.processes", "workers.crews", "data"},  # data: a reader that calls nothing
     "cloudpickle": {"workers.processes"},
     "threading": {*_STARTING, "engine.members", "engine.kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "study.executors"},

@@ -16,7 +16,6 @@ from hfta_nb.cli import main
 from hfta_nb.errors import DataError, HftaError, StoreError
 from hfta_nb.records import regular_files
 from hfta_nb.records.store import Store
-from tests.core.stores import in_layout1
 
 KINDS = ("a FIFO", "a device", "a socket", "a directory")
 
@@ -114,24 +113,12 @@ def use(place: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("part", ["study.json", "events.jsonl", "checkpoint.json", "weights/0.safetensors"])
-def test_nor_of_an_old_one(kind: str, part: str, trained: Path, tmp_path: Path) -> None:
-    place = in_layout1(trained, tmp_path / "old")
-    put(kind, place / part)
-    with pytest.raises(StoreError, match=r"is a|no saved run|not a file"):
-        hfta.Study.load(place).member(0).module()
-
-
 def test_a_huge_file_is_not_read(trained: Path, tmp_path: Path) -> None:
     """Of holes: a terabyte takes no room, and an hour to read."""
     place = Path(shutil.copytree(trained, tmp_path / "run"))
     os.truncate(weights(place), 1 << 40)
     with pytest.raises(StoreError, match="another length"):
         Store(place).read_weights(0)
-    old = in_layout1(trained, tmp_path / "old")
-    os.truncate(old / "weights/0.safetensors", 1 << 40)
-    with pytest.raises(StoreError, match="damaged"):
-        Store(old).read_weights(0)
 
 
 def test_a_copy_leaves_out_what_is_no_file(kind: str, trained: Path, tmp_path: Path) -> None:

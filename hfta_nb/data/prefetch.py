@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
 DEPTH = 2
 """The most batches that are ready at a time."""
+
+_END = object()
 
 
 class Ahead(Generic[Item]):
@@ -30,11 +31,9 @@ class Ahead(Generic[Item]):
     """
 
     def __init__(self, items: Iterator[Item], depth: int = DEPTH) -> None:
-        self._shelf: _Shelf[Item] = _Shelf(depth)
-        # The thread holds the shelf only, so that it does not keep this object alive.
-        self._thread = threading.Thread(target=_fill, args=(items, self._shelf), name="hfta_nb data", daemon=True)
-        self._thread.start()
-        self._forgotten = weakref.finalize(self, self._shelf.close)
+        self._items = items
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, "hfta_nb data")
+        self._coming: deque[Future[Any]] = deque(self._thread.submit(next, items, _END) for _ in range(depth))
 
     def __iter__(self) -> Iterator[Item]:
         return self
@@ -45,69 +44,20 @@ class Ahead(Generic[Item]):
         Raises:
             Exception: the iterator's error, after all items before it.
         """
-        return self._shelf.take()
+        item: Any = self._coming.popleft().result() if self._coming else _END
+        if self._thread is None or item is _END:
+            self.close()
+            raise StopIteration
+        self._coming.append(self._thread.submit(next, self._items, _END))
+        return item  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Drop items that are ready, and wait for the thread to end."""
-        self._forgotten()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-
-
-class _Shelf(Generic[Item]):
-    """Items between the thread that makes them and the one that takes them."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._items: deque[Item] = deque()
-        self._changed = threading.Condition()
-        self._ended = False
-        self._error: BaseException | None = None
-
-    def put(self, item: Item) -> bool:
-        """Wait for room; False if the consumer is gone."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._items) < self._depth)
-            if self._ended:
-                return False
-            self._items.append(item)
-            self._changed.notify_all()
-            return True
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Mark the end, or an error."""
-        with self._changed:
-            self._ended, self._error = True, self._error or error
-            self._changed.notify_all()
-
-    def take(self) -> Item:
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._ended)
-            if self._items:
-                item = self._items.popleft()
-                self._changed.notify_all()
-                return item
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
-            raise StopIteration
-
-    def close(self) -> None:
-        with self._changed:
-            self._items.clear()
-            self._ended, self._error = True, None
-            self._changed.notify_all()
-
-
-def _fill(items: Iterator[Item], shelf: _Shelf[Item]) -> None:
-    try:
-        for item in items:
-            if not shelf.put(item):
-                break
-        close = getattr(items, "close", None)
-        if close is not None:
-            close()
-    except BaseException as error:
-        shelf.end(error)
-        return
-    shelf.end()
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        while self._coming:
+            self._coming.pop().cancel()
+        if hasattr(self._items, "close"):
+            thread.submit(self._items.close)
+        thread.shutdown()

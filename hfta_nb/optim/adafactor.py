@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from torch import Tensor
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, HostColumn, Kind, at_least, pair
 from hfta_nb.optim.member_optimizers import MemberOptimizer
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class Adafactor(MemberOptimizer):
+class Adafactor(TorchOptimizer, MemberOptimizer):
     """Adafactor, each hyperparameter with one value, or one per member.
 
     Args:
@@ -43,21 +44,6 @@ class Adafactor(MemberOptimizer):
         "weight_decay": DECAY,
         "maximize": FLAG,
     }
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-2,
-        beta2_decay: Any = -0.8,
-        eps: Any = (None, 1e-3),
-        d: Any = 1.0,
-        weight_decay: Any = 0.0,
-        *,
-        foreach: bool | None = None,
-        maximize: Any = False,
-    ) -> None:
-        given = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
-        super().__init__(params, given | {"maximize": maximize})
 
     def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         if np.isnan(values["eps"][:, 1]).any():

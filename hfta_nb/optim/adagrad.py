@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from hfta_nb.optim.elementwise_passes import add_, addcdiv_, addcmul_, ascended, choose, decayed, lerp_
-from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
+from hfta_nb.optim.flat import FlatOptimizer
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, HostColumn, Kind, at_least
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class Adadelta(FlatOptimizer):
+class Adadelta(TorchOptimizer, FlatOptimizer):
     """Adadelta, each hyperparameter with one value, or one per member.
 
     Args:
@@ -42,22 +43,6 @@ class Adadelta(FlatOptimizer):
         "maximize": FLAG,
     }
 
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1.0,
-        rho: Any = 0.9,
-        eps: Any = 1e-6,
-        weight_decay: Any = 0.0,
-        foreach: bool | None = None,
-        *,
-        capturable: bool = False,
-        maximize: Any = False,
-        differentiable: bool = False,
-    ) -> None:
-        not_differentiable(differentiable, "Adadelta")
-        super().__init__(params, {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize})
-
     def states(self, values: Numbers) -> tuple[str, ...]:
         return "square_avg", "acc_delta"
 
@@ -75,7 +60,7 @@ class Adadelta(FlatOptimizer):
         add_(p, delta, c["down"])
 
 
-class Adagrad(FlatOptimizer):
+class Adagrad(TorchOptimizer, FlatOptimizer):
     """Adagrad, each hyperparameter with one value, or one per member.
 
     Args:
@@ -106,24 +91,6 @@ class Adagrad(FlatOptimizer):
         "maximize": FLAG,
     }
 
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-2,
-        lr_decay: Any = 0.0,
-        weight_decay: Any = 0.0,
-        initial_accumulator_value: Any = 0.0,
-        eps: Any = 1e-10,
-        foreach: bool | None = None,
-        *,
-        maximize: Any = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
-        not_differentiable(differentiable, "Adagrad")
-        given = {"lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, given | {"initial_accumulator_value": initial_accumulator_value})
-
     def states(self, values: Numbers) -> tuple[str, ...]:
         return ("sum",)
 
@@ -140,7 +107,7 @@ class Adagrad(FlatOptimizer):
         addcdiv_(p, g, total.sqrt().add_(c["eps"]), c["down"])
 
 
-class RMSprop(FlatOptimizer):
+class RMSprop(TorchOptimizer, FlatOptimizer):
     """RMSprop, each hyperparameter with one value, or one per member.
 
     Args:
@@ -171,24 +138,6 @@ class RMSprop(FlatOptimizer):
         "centered": FLAG,
         "maximize": FLAG,
     }
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-2,
-        alpha: Any = 0.99,
-        eps: Any = 1e-8,
-        weight_decay: Any = 0.0,
-        momentum: Any = 0.0,
-        centered: Any = False,
-        capturable: bool = False,
-        foreach: bool | None = None,
-        maximize: Any = False,
-        differentiable: bool = False,
-    ) -> None:
-        not_differentiable(differentiable, "RMSprop")
-        given = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
-        super().__init__(params, given | {"centered": centered, "maximize": maximize})
 
     def states(self, values: Numbers) -> tuple[str, ...]:
         more = [k for k, v in (("momentum_buffer", "momentum"), ("grad_avg", "centered")) if values[v].any()]

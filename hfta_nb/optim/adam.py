@@ -13,12 +13,13 @@ from torch import Tensor
 from hfta_nb.engine.kernels.native import adam as native
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.elementwise_passes import addcdiv_, addcmul_, ascended, choose, decayed, lerp_
-from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
+from hfta_nb.optim.flat import FlatOptimizer
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused_kernels import FusedCalls, rows_of, settings_of
 from hfta_nb.optim.hyperparameters import FLAG, OF_ADAM, HostColumn, Kind, power
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
 from hfta_nb.optim.segments import Segment, pass_of
+from hfta_nb.optim.torch_arguments import not_differentiable
 
 
 class Adam(FlatOptimizer):
@@ -31,9 +32,7 @@ class Adam(FlatOptimizer):
         eps: at least 0.
         weight_decay: L2 penalty, at least 0.
         amsgrad: use the largest second moment so far.
-        foreach: accepted and ignored: the step is always one pass.
-        capturable: on a GPU a step can be captured in a CUDA graph, whatever this says; True sends the learning rates
-            of coming steps to the device beforehand, where an lr scheduler can tell them.
+        foreach, capturable: accepted and ignored: the step is always one pass, which a CUDA graph can capture.
         maximize: ascend instead.
         fused: on a CPU, True for torch's fused kernel, as there: two to three times as fast, and other in the last
             bit. In float32 on one thread the package's own, where it is compiled, which is as much faster again. On a
@@ -81,7 +80,7 @@ class Adam(FlatOptimizer):
         not_differentiable(differentiable, type(self).__name__)
         if fused and foreach:
             raise OptimError("fused and foreach exclude each other", where=type(self).__name__, got="both True")
-        self.fused, self.capturable = bool(fused), bool(capturable)
+        self.fused = bool(fused)
         given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(params, given | {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay})
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from hfta_nb.optim.adam import moment_numbers, shrink, update_moments
 from hfta_nb.optim.elementwise_passes import add_, addcdiv_, ascended, choose, decayed, lerp_
-from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
+from hfta_nb.optim.flat import FlatOptimizer, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.hyperparameters import FLAG, OF_ADAM, HostColumn, Kind, at_least, power
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class Adamax(FlatOptimizer):
+class Adamax(TorchOptimizer, FlatOptimizer):
     """Adamax, each hyperparameter with one value, or one per member.
 
     Args:
@@ -34,23 +35,6 @@ class Adamax(FlatOptimizer):
     torch_class = torch.optim.Adamax
     kinds: ClassVar[Mapping[str, Kind]] = {**OF_ADAM, "maximize": FLAG}
 
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 2e-3,
-        betas: Any = (0.9, 0.999),
-        eps: Any = 1e-8,
-        weight_decay: Any = 0.0,
-        foreach: bool | None = None,
-        *,
-        maximize: Any = False,
-        differentiable: bool = False,
-        capturable: bool = False,
-    ) -> None:
-        not_differentiable(differentiable, "Adamax")
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, given)
-
     def states(self, values: Numbers) -> tuple[str, ...]:
         return "exp_avg", "exp_inf"
 
@@ -67,7 +51,7 @@ class Adamax(FlatOptimizer):
         addcdiv_(p, mean, largest, c["rate"])
 
 
-class NAdam(FlatOptimizer):
+class NAdam(TorchOptimizer, FlatOptimizer):
     """Adam with Nesterov momentum, each hyperparameter with one value, or one per member.
 
     Args:
@@ -90,26 +74,6 @@ class NAdam(FlatOptimizer):
         "decoupled_weight_decay": FLAG,
         "maximize": FLAG,
     }
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 2e-3,
-        betas: Any = (0.9, 0.999),
-        eps: Any = 1e-8,
-        weight_decay: Any = 0.0,
-        momentum_decay: Any = 4e-3,
-        decoupled_weight_decay: Any = False,
-        *,
-        foreach: bool | None = None,
-        maximize: Any = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        not_differentiable(differentiable, "NAdam")
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        more = {"momentum_decay": momentum_decay, "decoupled_weight_decay": decoupled_weight_decay}
-        super().__init__(params, given | more)
 
     def states(self, values: Numbers) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
@@ -140,7 +104,7 @@ class NAdam(FlatOptimizer):
         addcdiv_(p, mean, below, c["of_mean"])
 
 
-class RAdam(FlatOptimizer):
+class RAdam(TorchOptimizer, FlatOptimizer):
     """Adam with a rectified variance, each hyperparameter with one value, or one per member.
 
     Args:
@@ -157,24 +121,6 @@ class RAdam(FlatOptimizer):
 
     torch_class = torch.optim.RAdam
     kinds: ClassVar[Mapping[str, Kind]] = {**OF_ADAM, "decoupled_weight_decay": FLAG, "maximize": FLAG}
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-3,
-        betas: Any = (0.9, 0.999),
-        eps: Any = 1e-8,
-        weight_decay: Any = 0.0,
-        decoupled_weight_decay: Any = False,
-        *,
-        foreach: bool | None = None,
-        maximize: Any = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        not_differentiable(differentiable, "RAdam")
-        given = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, given | {"decoupled_weight_decay": decoupled_weight_decay})
 
     def states(self, values: Numbers) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"

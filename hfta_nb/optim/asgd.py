@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from hfta_nb.optim.elementwise_passes import add_, ascended, choose, decayed
-from hfta_nb.optim.flat import FlatOptimizer, not_differentiable, scalar_dtype
+from hfta_nb.optim.flat import FlatOptimizer, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, NUMBER, HostColumn, Kind, power
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class ASGD(FlatOptimizer):
+class ASGD(TorchOptimizer, FlatOptimizer):
     """Averaged SGD, each hyperparameter with one value, or one per member.
 
     Args:
@@ -45,23 +46,6 @@ class ASGD(FlatOptimizer):
         "weight_decay": DECAY,
         "maximize": FLAG,
     }
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-2,
-        lambd: Any = 1e-4,
-        alpha: Any = 0.75,
-        t0: Any = 1e6,
-        weight_decay: Any = 0.0,
-        foreach: bool | None = None,
-        maximize: Any = False,
-        differentiable: bool = False,
-        capturable: bool = False,
-    ) -> None:
-        not_differentiable(differentiable, "ASGD")
-        given = {"lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay}
-        super().__init__(params, given | {"maximize": maximize})
 
     def states(self, values: Numbers) -> tuple[str, ...]:
         return ("ax",)

@@ -39,13 +39,11 @@ class FlatOptimizer(FlatState):
     """
 
     how = "one pass over [M, P]"
-    capturable = False
-    """Whether steps may be captured."""
     fused = False
     """Whether torch's fused kernels are asked for."""
 
     def settings(self) -> dict[str, Any]:
-        return {"fused": self.fused, "capturable": self.capturable}
+        return {"fused": self.fused}
 
     def torch_values(self, values: dict[str, Any]) -> dict[str, Any]:
         return {**values, "fused": True} if self.fused else values
@@ -359,12 +357,6 @@ class FlatOptimizer(FlatState):
 def scalar_dtype() -> Any:
     """What torch keeps an optimizer's numbers in: float32, or float64 where that is the default dtype."""
     return np.float64 if torch.get_default_dtype() == torch.float64 else np.float32
-
-
-def not_differentiable(differentiable: bool, where: str) -> None:
-    """Raise OptimError if an optimizer was asked to be differentiable."""
-    if differentiable:
-        raise OptimError("can't be differentiated through", where=where, got="differentiable=True", accepted="False")
 
 
 def _real(x: Tensor) -> Tensor:

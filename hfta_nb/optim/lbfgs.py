@@ -15,9 +15,10 @@ from hfta_nb.optim.hooks import with_step_hooks
 from hfta_nb.optim.hyperparameters import COUNT, LR, NUMBER, HostColumn, Kind
 from hfta_nb.optim.member_optimizers import MemberOptimizer
 from hfta_nb.optim.resting import EvaluationNeededError, Resting, losses_of
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class LBFGS(MemberOptimizer):
+class LBFGS(TorchOptimizer, MemberOptimizer):
     """L-BFGS, each hyperparameter with one value, or one per member.
 
     Args:
@@ -49,21 +50,6 @@ class LBFGS(MemberOptimizer):
         "history_size": Kind("a whole number, at least 1", lambda v: v >= 1 and v == int(v), convert=int),
         "line_search_fn": Kind('None or "strong_wolfe"', words=(None, "strong_wolfe"), convert=str),
     }
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1.0,
-        max_iter: Any = 20,
-        max_eval: Any = None,
-        tolerance_grad: Any = 1e-7,
-        tolerance_change: Any = 1e-9,
-        history_size: Any = 100,
-        line_search_fn: Any = None,
-    ) -> None:
-        given = {"lr": lr, "max_iter": max_iter, "max_eval": max_eval, "tolerance_grad": tolerance_grad}
-        more = {"tolerance_change": tolerance_change, "history_size": history_size, "line_search_fn": line_search_fn}
-        super().__init__(params, given | more)
 
     def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         if self.param_groups:

@@ -20,7 +20,6 @@ from hfta_nb.errors.border import MOST, STATE, number, takes
 from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.optim.hyperparameters import plain, rows_of
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
-from hfta_nb.optim.optimizer_stub import OptimizerStub
 from hfta_nb.optim.stub_values import functions_in, pull, push, restore, take_seen, values_of
 from hfta_nb.optim.surgery import checked
 
@@ -199,12 +198,6 @@ class ArrayLRScheduler:
             for m, stub in zip(self.members, self.optimizer.stubs, strict=True)
         ]
         return [list(group) for group in zip(*columns, strict=True)]
-
-    def twins(self) -> Iterator[tuple[reference.LRScheduler, OptimizerStub]]:
-        """Per member a copy of torch's scheduler, with what it changes: both may be run ahead."""
-        for i, stub in enumerate(self.optimizer.stubs):
-            other = stub.copied()
-            yield self._copied(i, other, {}), other
 
     # Saving and surgery.
 

@@ -14,21 +14,23 @@ from hfta_nb.errors.border import FUNCTION, TEXT, TRUTH, WHOLE, Kind, number, ta
 from hfta_nb.optim.hyperparameters import refused_tuple, rows_of
 from hfta_nb.optim.lr_base import ArrayLRScheduler
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
+from hfta_nb.optim.torch_arguments import TorchArguments
 
 
-class TorchLRScheduler(ArrayLRScheduler):
-    """A class of torch's with settings."""
+class TorchLRScheduler(TorchArguments, ArrayLRScheduler):
+    """A class of torch's with its settings."""
 
-    torch_class: ClassVar[Any]
     lists: ClassVar[tuple[str, ...]] = ()
     by_group: ClassVar[tuple[str, ...]] = ()
     """Settings of which torch takes one value per parameter group: a tuple is that."""
 
     @takes(OptimError)
-    def __init__(self, optimizer: ArrayOptimizer, **settings: Any) -> None:
+    def __init__(self, optimizer: ArrayOptimizer, *args: Any, **kwargs: Any) -> None:
         if not isinstance(optimizer, ArrayOptimizer):
             super().__init__(optimizer, [])
         members = len(optimizer.array)
+        settings = self.arguments(optimizer, *args, **kwargs)
+        del settings["optimizer"]
         rows = {name: rows_of(name, value, members, name in self.lists) for name, value in settings.items()}
         for name, values in rows.items():
             self._check(name, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ from hfta_nb.errors import OptimError
 from hfta_nb.optim.groups import BY_SHAPE
 from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, HostColumn, Kind, at_least
 from hfta_nb.optim.member_optimizers import MemberOptimizer
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class Muon(MemberOptimizer):
+class Muon(TorchOptimizer, MemberOptimizer):
     """Muon, each hyperparameter with one value, or one per member.
 
     Args:
@@ -47,22 +48,6 @@ class Muon(MemberOptimizer):
             'None, "original" or "match_rms_adamw"', words=(None, "original", "match_rms_adamw"), convert=str
         ),
     }
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-3,
-        weight_decay: Any = 0.1,
-        momentum: Any = 0.95,
-        nesterov: Any = True,
-        ns_coefficients: Any = (3.4445, -4.7750, 2.0315),
-        eps: Any = 1e-7,
-        ns_steps: Any = 5,
-        adjust_lr_fn: Any = None,
-    ) -> None:
-        given = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov}
-        more = {"ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn}
-        super().__init__(params, given | more)
 
     def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         for name, p in parameters.items():

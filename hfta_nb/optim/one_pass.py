@@ -20,7 +20,6 @@ from torch import Tensor
 
 from hfta_nb.optim.fused_kernels import settings_of
 from hfta_nb.optim.hyperparameters import Columns, HostColumn
-from hfta_nb.optim.rate_tables import Rates
 
 DEVICES = {"cuda"}
 """Types of the devices where steps are made this way: elsewhere a kernel launch costs less, and memory more."""
@@ -68,24 +67,24 @@ class OnePass:
         tensors: parameters, gradients and states ``[M, columns]``; the rows of each have no gaps.
         values: hyperparameters.
         steps: updates so far, per member.
-        rates: the learning rates.
 
     Attributes:
         counts: updates so far, ``[M]``, on the device.
     """
 
-    def __init__(self, rule: Rule, tensors: Sequence[Tensor], values: Numbers, steps: HostColumn, rates: Rates) -> None:
+    def __init__(self, rule: Rule, tensors: Sequence[Tensor], values: Numbers, steps: HostColumn) -> None:
         p, g, *states = tensors
         self.counts = torch.tensor(steps, dtype=torch.float32, device=p.device)
         self._places = [t.data_ptr() for t in tensors]
-        self._settings, self._rates = settings(rule, values), rates
+        self._settings, self._lrs = settings(rule, values), values["lr"].tolist()
+        self._lr = torch.tensor(self._lrs, dtype=torch.float64, device=p.device)
         self._device = p.device
         state = dict(zip(rule.states(values), states, strict=True))
         kernels = usable(rule, p, tuple(state))
         if kernels is None:
-            self._step: Step = Chain(rule, p, g, state, values, self.counts, rates.now)
+            self._step: Step = Chain(rule, p, g, state, values, self.counts, self._lr)
         else:
-            step = kernels.bind(rule.kernel, p, g, state, rule.fixed(values), self.counts, rates.now)
+            step = kernels.bind(rule.kernel, p, g, state, rule.fixed(values), self.counts, self._lr)
             nobody = torch.zeros(len(steps), dtype=torch.bool, device=p.device)
             self._step = lambda skip: step(nobody if skip is None else skip)
         self._guard = partial(torch.cuda.device, p.device) if p.is_cuda else contextlib.nullcontext
@@ -95,8 +94,11 @@ class OnePass:
         return [t.data_ptr() for t in tensors] == self._places and list(settings) == self._settings
 
     def learn(self, lrs: Sequence[float]) -> None:
-        """Take other learning rates."""
-        self._rates.go(list(lrs))
+        """Take other learning rates, from the next step on; a step that was captured reads them where they are."""
+        if list(lrs) != self._lrs:
+            self._lrs = list(lrs)
+            sent = torch.tensor(self._lrs, dtype=torch.float64)
+            self._lr.copy_(sent.pin_memory() if self._lr.is_cuda else sent, non_blocking=True)  # the host doesn't wait
 
     def mask(self, members: Sequence[int]) -> Tensor:
         """The mask of members to leave out."""
@@ -111,7 +113,6 @@ class OnePass:
             skip: ``[M]``, true for members that are left as they are; None for none.
         """
         with self._guard():
-            self._rates.take()
             self._step(None if skip is None else skip.to(self._device, torch.bool))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -63,11 +62,6 @@ class OptimizerStub(torch.optim.Optimizer):
         _refuse("steps the optimizer")
 
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # so that no scheduler wraps it, once for each copy
-
-    def copied(self) -> OptimizerStub:
-        """Another one with the same values."""
-        groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in self.param_groups]
-        return OptimizerStub(groups, self.defaults)
 
 
 def parameter() -> nn.Parameter:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from hfta_nb.errors import OptimError
-from hfta_nb.optim.flat import not_differentiable
 from hfta_nb.optim.hyperparameters import FLAG, LR, HostColumn, Kind, pair
 from hfta_nb.optim.member_optimizers import MemberOptimizer
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class Rprop(MemberOptimizer):
+class Rprop(TorchOptimizer, MemberOptimizer):
     """Resilient backpropagation, each hyperparameter with one value, or one per member.
 
     Args:
@@ -40,21 +40,6 @@ class Rprop(MemberOptimizer):
         "step_sizes": pair("a pair of numbers"),
         "maximize": FLAG,
     }
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-2,
-        etas: Any = (0.5, 1.2),
-        step_sizes: Any = (1e-6, 50),
-        *,
-        capturable: bool = False,
-        foreach: bool | None = None,
-        maximize: Any = False,
-        differentiable: bool = False,
-    ) -> None:
-        not_differentiable(differentiable, "Rprop")
-        super().__init__(params, {"lr": lr, "etas": etas, "step_sizes": step_sizes, "maximize": maximize})
 
     def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         for i, (minus, plus) in enumerate(values["etas"].tolist()):

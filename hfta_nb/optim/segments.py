@@ -14,7 +14,6 @@ from hfta_nb.engine.array import Arena, FusedArray, Span
 from hfta_nb.optim.fused_kernels import FusedCalls
 from hfta_nb.optim.hyperparameters import Columns, HostColumn
 from hfta_nb.optim.one_pass import Numbers, OnePass, settings
-from hfta_nb.optim.rate_tables import rates_of
 
 
 @dataclass
@@ -100,8 +99,7 @@ def pass_of(
     if isinstance(old, OnePass) and old.over(tensors, settings(optimizer, values)):
         old.learn(lrs)
         return old
-    steps, rates = segment.steps, rates_of(optimizer, segment.group, p.device, lrs)
-    return OnePass(optimizer, tensors, {**values, **more(steps)}, steps, rates)
+    return OnePass(optimizer, tensors, {**values, **more(segment.steps)}, segment.steps)
 
 
 @dataclass

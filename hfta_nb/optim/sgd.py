@@ -12,12 +12,13 @@ from torch import Tensor
 
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.elementwise_passes import add, add_, ascended, choose, decayed
-from hfta_nb.optim.flat import FlatOptimizer, not_differentiable
+from hfta_nb.optim.flat import FlatOptimizer
 from hfta_nb.optim.flat_state import Numbers
 from hfta_nb.optim.fused_kernels import FusedCalls, rows_of, settings_of
 from hfta_nb.optim.hyperparameters import DECAY, FLAG, LR, NUMBER, HostColumn, Kind, at_least
 from hfta_nb.optim.one_pass import TRIAL, Moving, OnePass, covers
 from hfta_nb.optim.segments import Entry, Segment, pass_of
+from hfta_nb.optim.torch_arguments import not_differentiable
 
 
 class SGD(FlatOptimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from torch import Tensor
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.hyperparameters import BETAS, FLAG, HostColumn, Kind, above
 from hfta_nb.optim.member_optimizers import MemberOptimizer
+from hfta_nb.optim.torch_arguments import TorchOptimizer
 
 
-class SparseAdam(MemberOptimizer):
+class SparseAdam(TorchOptimizer, MemberOptimizer):
     """Adam of the rows that a step has touched, each hyperparameter with one value, or one per member.
 
     Args:
@@ -33,11 +34,6 @@ class SparseAdam(MemberOptimizer):
 
     torch_class = torch.optim.SparseAdam
     kinds: ClassVar[Mapping[str, Kind]] = {"lr": above(0.0), "betas": BETAS, "eps": above(0.0), "maximize": FLAG}
-
-    def __init__(
-        self, params: Any, lr: Any = 1e-3, betas: Any = (0.9, 0.999), eps: Any = 1e-8, maximize: Any = False
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize})
 
     def check(self, values: Mapping[str, HostColumn], parameters: Mapping[str, Tensor], where: str) -> None:
         for name, p in parameters.items():

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfta_nb.errors import StoreError, StoreWarning
+from hfta_nb.errors import StoreWarning
 from hfta_nb.records import regular_files
 from hfta_nb.search import methods
 
@@ -83,18 +83,6 @@ class Mirror:
                     self._copy.add_trial(trials[number])
                 else:
                     _update(self._copy, known[number], trials[number])
-
-    def read(self) -> list[optuna.trial.FrozenTrial]:
-        """The trials in the file, of a search that was run before they were in the study's database.
-
-        Raises:
-            StoreError: it is damaged.
-        """
-        try:
-            return list(_open(self.path).get_trials()) if self.path.exists() else []
-        except Exception as error:  # whatever a damaged file makes Optuna raise
-            remedy = "start a new study; what has been trained stays readable"
-            raise StoreError(f"is damaged ({error})", where=str(self.path), remedy=remedy) from error
 
     def _there(self, study: optuna.Study) -> optuna.Study | None:
         """The copy that is there; None where it is damaged, or of other trials."""

@@ -194,12 +194,9 @@ def begin(study: Study, resumed: bool) -> None:
             raise StudyError(what, where=str(study.directory), remedy=remedy)
         return
     mirror = Mirror(study.directory / FILE)
-    older = [] if kept else mirror.read()
-    if older:
-        searcher.take_up_trials(older)
-    elif kept:
+    if kept:
         searcher.take_up(kept)
-    if older or not kept:
+    else:
         searcher.touch()
     searcher.begin()
     searcher.epochs = study.epochs
@@ -271,11 +268,8 @@ def look(study: Study) -> None:
     if searcher is None or study._running or not study.store.exists:
         return
     kept = study.store.notes(TRIAL)
-    older = [] if kept else Mirror(study.directory / FILE).read()
     if kept:
         searcher.take_up(kept)
-    elif older:
-        searcher.take_up_trials(older)
 
 
 def _tell(study: Study, searcher: Searcher) -> None:

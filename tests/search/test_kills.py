@@ -14,7 +14,6 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StoreWarning
 from hfta_nb.records.store import Store
-from hfta_nb.search import Mirror
 from tests.frames import steady
 from tests.search.test_studies import study
 
@@ -115,19 +114,6 @@ def test_the_copy_for_the_dashboard_may_be_lost_or_damaged(
         log = left / "optuna.log"
         log.unlink() if damage is None else log.write_bytes(damage)
         equal(resumed(left), whole)
-
-
-def test_a_search_of_before_there_were_trials_in_the_database_opens(
-    killed: tuple[hfta.Study, list[tuple[str, Path]]], tmp_path: Path
-) -> None:
-    whole, taken = killed
-    left = shutil.copytree(taken[len(taken) // 2][1], tmp_path / "old")
-    Mirror(left / "optuna.log").begin(hfta.Study.load(left).optuna)  # which had all of it then, at any moment
-    store = Store(left)
-    with store._access.writing() as connection:
-        connection.execute("DELETE FROM facts WHERE kind = 'trial'")
-    assert store.notes("trial") == {}
-    equal(resumed(left), whole)
 
 
 def test_a_trial_that_is_damaged_is_told_of_and_the_others_are_there(

@@ -128,10 +128,9 @@ def test_the_latest_saved_run_of_what_is_defined_is_offered(folder: Path, make: 
 def test_folders_that_are_no_runs_are_passed_over(folder: Path, tmp_path: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "file").write_text("")
-    for name, text in [("damaged", "{"), ("alien", '{"format": 1}'), ("old", '{"format": 99}')]:
+    for name, text in [("damaged", "{"), ("alien", "SQLite format 3")]:
         (folder / name).mkdir()
-        (folder / name / "study.json").write_text(text)
-        (folder / name / "events.jsonl").write_text("")
+        (folder / name / "study.sqlite").write_text(text)
     assert [run.directory.name for run in saved_runs(folder)] == ["first"]
     assert list(saved_runs(tmp_path / "nowhere")) == []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hfta_nb.errors import StoreError
 from hfta_nb.records import regular_files
-from hfta_nb.records.store import checkpoints, database, layout1, tensor_files
+from hfta_nb.records.store import checkpoints, database, tensor_files
 from hfta_nb.records.store.locks import LOCK, Hold, locked
 
 
@@ -31,8 +31,8 @@ class Access:
         self._turn = threading.RLock()
 
     @property
-    def made(self) -> bool:
-        """Whether there is a database; an empty one, as another program leaves it that only looked, is none."""
+    def exists(self) -> bool:
+        """Whether there is a study; an empty database, as another program leaves it that only looked, is none."""
         if self._writer is not None:
             return True
         kind = regular_files.irregular(self.path)
@@ -44,18 +44,13 @@ class Access:
             raise StoreError(f"can't be looked at ({tensor_files.reason(error)})", where=str(self.path)) from error
 
     @property
-    def exists(self) -> bool:
-        """Whether there is a study, of this layout or an older one."""
-        return self.made or layout1.is_there(self.directory)
-
-    @property
     def written_s(self) -> float:
         """When something was last written, in seconds since the epoch; 0 where nothing was."""
         times: list[float] = []
-        for name in (database.NAME, f"{database.NAME}-wal", layout1.EVENTS):
+        for name in (database.NAME, f"{database.NAME}-wal"):
             with contextlib.suppress(OSError):
                 found = (self.directory / name).stat()
-                if found.st_size and not (times and name == layout1.EVENTS):
+                if found.st_size:
                     times.append(found.st_mtime)
         return max(times, default=0.0)
 
@@ -116,7 +111,6 @@ class Access:
 
     def _hold(self) -> None:
         """Have the connection for as long as the run is claimed; a damaged database is not written to."""
-        self._convert()
         for left in self.directory.glob(f"{database.NAME}.*.tmp*"):  # by a process that was killed while it made one
             with contextlib.suppress(OSError):
                 left.unlink()
@@ -133,9 +127,15 @@ class Access:
         self._held.note(self.path)
         return connection
 
-    def _convert(self) -> None:
-        if not self.made:
-            layout1.convert(self.directory)
+    def require(self) -> None:
+        """See that there is a study.
+
+        Raises:
+            StoreError: there is none.
+        """
+        if not self.exists:
+            where, remedy = str(self.directory), f"there is no {database.NAME} in it"
+            raise StoreError("no saved run here", where=where, remedy=remedy)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -145,14 +145,7 @@ class Access:
                 with database.typed(self.path):
                     yield self._writer
                 return
-        if not self.made:
-            layout1.read_study(self.directory)  # there is a run, or it is said that there is none
-            try:
-                self._convert()
-            except StoreError:  # a directory that can't be written to
-                with contextlib.closing(layout1.in_memory(self.directory)) as connection:
-                    yield connection
-                return
+        self.require()
         with contextlib.closing(database.open_to_read(self.path)) as connection, database.typed(self.path):
             yield connection
 
@@ -161,7 +154,7 @@ class Access:
         """A connection that writes, one thread at a time."""
         with self._turn, database.typed(self.path):
             if self._writer is None:
-                self._convert()
+                self.require()
                 connection = self._opened()
                 if self._held is None:
                     with contextlib.closing(connection):

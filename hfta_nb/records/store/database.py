@@ -23,7 +23,7 @@ from hfta_nb.records.store import tensor_files
 NAME = "study.sqlite"
 
 VERSION = 2
-"""Of the layout, kept in ``user_version``; raised when an older program could no longer read it. 1 is `layout1`."""
+"""Of the layout, kept in ``user_version``; raised when an older program could no longer read it."""
 
 APPLICATION = 0x48465441
 """Kept in ``application_id``: what `file` and others know the file by."""

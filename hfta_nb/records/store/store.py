@@ -19,7 +19,7 @@ from torch import Tensor
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.errors.plain_text import encodes, visible
 from hfta_nb.records.events import Event
-from hfta_nb.records.store import checkpoints, database, facts, journal, layout1, run_copy, tensor_files, trees
+from hfta_nb.records.store import checkpoints, database, facts, journal, run_copy, tensor_files, trees
 from hfta_nb.records.store.checkpoints import Checkpoint
 from hfta_nb.records.store.connections import Access
 from hfta_nb.records.store.mailbox import Requests
@@ -64,7 +64,7 @@ class Store:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a study, of this layout or an older one."""
+        """Whether there is a study."""
         return self._access.exists
 
     @contextlib.contextmanager
@@ -121,8 +121,6 @@ class Store:
         Raises:
             StoreError: there is no run here, or it is of a later version or damaged.
         """
-        if not self._access.made:
-            return layout1.read_study(self.directory)
         with self._access.reading() as connection:
             _, found = facts.get(connection, _STUDY, "")
         if found is None:
@@ -152,8 +150,8 @@ class Store:
     @property
     def has_events(self) -> bool:
         """Whether anything has happened."""
-        if not self._access.made:
-            return layout1.has_events(self.directory)
+        if not self.exists:
+            return False
         with self._access.reading() as connection:
             return journal.last(connection) > 0
 

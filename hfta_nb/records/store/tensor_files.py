@@ -20,9 +20,6 @@ from torch import Tensor
 from hfta_nb.errors import StoreError
 from hfta_nb.records import regular_files
 
-NO_SUM = ""
-"""Of a file that was damaged when it was first looked at."""
-
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What a system says where a file can't grow."""
 
@@ -99,7 +96,7 @@ def read(directory: Path, entry: Entry) -> dict[str, Tensor]:
             wide = set(regular_files.parsed((file.metadata() or {}).get(_COMPLEX, "[]")))
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it can't be iterated
         return {k: torch.view_as_complex(v) if k in wide else v for k, v in found.items()}
-    except (OSError, ValueError, SafetensorError) as error:  # of an older layout, whose sums were taken later
+    except (OSError, ValueError, SafetensorError) as error:
         raise StoreError(f"can't be read ({error})", where=str(path)) from error
 
 
@@ -113,7 +110,7 @@ def verify(directory: Path, entry: Entry) -> None:
     try:
         size_bytes = path.stat().st_size
         found = None
-        if size_bytes == entry.size_bytes and entry.sha256 != NO_SUM:  # nothing longer than what was written is read
+        if size_bytes == entry.size_bytes:  # nothing longer than what was written is read
             found = entry_of(path, entry.path)
     except FileNotFoundError:
         raise StoreError("no such file in the run", where=str(path), remedy="was it moved, or deleted?") from None

@@ -33,11 +33,7 @@ def make_optimizer(array: FusedArray, names: Sequence[str] | None, rows: Sequenc
     kind = rows[0]["optimizer"]
     if kind not in FUSED:
         return made(params, **columns)  # type: ignore[no-any-return]
-    if kind == "sgd":
-        sgd: optim.SGD = made(params, fused=fused, **columns)
-        sgd.capturable = fused  # torch's has no argument of this name
-        return sgd
-    return made(params, fused=fused, capturable=fused, **columns)  # type: ignore[no-any-return]
+    return made(params, fused=fused, **columns)  # type: ignore[no-any-return]
 
 
 def _params(array: FusedArray, names: Sequence[str] | None, rows: Sequence[Row], given: Sequence[Any]) -> Any:
