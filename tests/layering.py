@@ -274,8 +274,7 @@ ANYWHERE: dict[str, set[str]] = {
     "multiprocessing": {"data", "study.executors"},
     "torch.multiprocessing": {"data", "study.executors"},
     "concurrent.futures": {"data", "study.executors"},
-    # kernels: a C compiler (docs/decisions/0014), trials (0024); distributed: the other devices of an array (0035)
-    "subprocess": {*_STARTING, "engine.kernels", "workers.distributed"},
+    "subprocess": {"data", "workers.processes", "engine.kernels"},  # kernels: a C compiler (0014), trials (0024)
 }
 """Packages that belong to some parts alone, however they are imported."""
 
