@@ -13,7 +13,7 @@ from hfta_nb.errors import HftaError, StoreError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event
 from hfta_nb.study import rescued
-from hfta_nb.study.running import restart
+from hfta_nb.study.running import begun
 
 LONGEST_REASON = 500
 
@@ -36,7 +36,7 @@ def _events(
 ) -> Generator[Event, None, None]:
     if job == AGAIN:
         where = {name: arguments[name] for name in ("executor", "workers", "address") if name in arguments}
-        yield from restart(study, control, **where)
+        yield from begun(study, control, again=True, **where)
     elif job == "run":
         yield from study.run(control, resume=resume, **arguments)
     else:

@@ -114,7 +114,7 @@ def _placed(kind: type[Actor], place: Any, bundle: Mapping[str, float], device: 
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    # It takes messages and says what it has to at a time; here, as calls through Ray's client can't name a group.
+    # Neither method waits for the other; said here, as calls through Ray's client can't name a group.
     for method in ("take", "said"):
         ray.method(concurrency_group=method)(getattr(kind, method))
     return ray.remote(concurrency_groups={"take": 1, "said": 1})(kind).options(
