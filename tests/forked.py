@@ -1,7 +1,7 @@
 """Processes that are forked from one that has imported torch, so that they start at once.
 
 With the fixture `forked` these are the workers of runs and of crews, in place of those that
-`hfta_nb.workers.processes.spawning` starts.
+`hfta_nb.workers.processes.child_process` starts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -18,13 +19,14 @@ from typing import Any
 
 import pytest
 
-from hfta_nb.workers.processes import spawning
+from hfta_nb.workers.processes import child_process
 
+_spawn = child_process.spawn
 _LOADED = [
     "hfta_nb.study",
-    "hfta_nb.workers.crews.crew_child",
     "hfta_nb.workers.crews.task",
-    "hfta_nb.study.executors.child",
+    "hfta_nb.workers.processes.child",
+    "hfta_nb.study.executors.study_task",
     "sklearn.model_selection",  # what a run on one of the tables, and torch's first optimizer, import
     "torch._dynamo",
     "tests.executors.test_crews",
@@ -83,21 +85,17 @@ def _begin(program: str, pipes: Sequence[Connection], environment: Mapping[str, 
     os.chdir(cwd)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
-    importlib.import_module(program).main(parent)
+    sys.exit(importlib.import_module(program).main(parent))
 
 
 def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) -> Any:
     """A forked process where the command is a program of the package, else what the package makes of it."""
-    if command[-2:-1] == ("-m",) and heard:
-        return Forked(command[-1], own)  # its module imports the `main` that it runs
-    return spawning.spawn(command, own, heard)
+    if command[-3:-2] == ("-m",) and heard:
+        return Forked(command[-2], own)  # its module imports the `main` that it runs
+    return _spawn(command, own, heard)
 
 
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are forked."""
-    from hfta_nb.study.executors import worker
-    from hfta_nb.workers.crews import processes
-
-    for module in (processes, worker):
-        monkeypatch.setattr(module, "spawn", spawn)
+    monkeypatch.setattr(child_process, "spawn", spawn)

@@ -154,7 +154,7 @@ TABLE: dict[str, set[str]] = {
         "figures.tables",
         "workers.distributed",
     },
-    "workers.processes": {"errors", "errors.own_lines"},
+    "workers.processes": {"errors", "errors.own_lines", "records.events"},
     "workers.crews": {
         "errors",
         "records.events",
@@ -168,6 +168,7 @@ TABLE: dict[str, set[str]] = {
     },
     "workers.distributed": {
         "errors",
+        "records.events",
         "engine.members",
         "engine.array",
         "models.metrics",
@@ -256,7 +257,7 @@ AT_TOP: dict[str, set[str]] = {
 }
 """Packages that are slow to import or optional: where each may be imported at the top of a module."""
 
-_STARTING = {"data", "study.executors", "workers.processes", "workers.crews"}
+_STARTING = {"data", "study.executors", "workers.processes", "workers.crews", "workers.distributed"}
 
 ANYWHERE: dict[str, set[str]] = {
     **{name: {"ui"} for name in JUPYTER},
@@ -273,8 +274,7 @@ ANYWHERE: dict[str, set[str]] = {
     "multiprocessing": {"data", "study.executors"},
     "torch.multiprocessing": {"data", "study.executors"},
     "concurrent.futures": {"data", "study.executors"},
-    # kernels: a C compiler (docs/decisions/0014), trials (0024); distributed: the other devices of an array (0035)
-    "subprocess": {*_STARTING, "engine.kernels", "workers.distributed"},
+    "subprocess": {"data", "workers.processes", "engine.kernels"},  # kernels: a C compiler (0014), trials (0024)
 }
 """Packages that belong to some parts alone, however they are imported."""
 

@@ -155,7 +155,7 @@ ALLOWED = [
     ("train/step/a.py", "import hfta_nb.engine.kernels.cuda_graphs"),
     ("data.py", "import threading\ndef f():\n    from sklearn.datasets import load_digits"),
     ("records/events.py", "import queue\nfrom hfta_nb import errors"),
-    ("study/executors/worker.py", "import subprocess, threading\nfrom hfta_nb.study import Study"),
+    ("study/executors/worker.py", "import threading\nfrom hfta_nb.study import Study"),
     ("workers/processes/pickling.py", "import threading\nimport cloudpickle"),
     ("workers/crews/on_ray.py", "import pickle\ndef f():\n    import ray"),
     ("figures.py", "from matplotlib.figure import Figure\nfrom hfta_nb.figures.colors import palette"),

@@ -19,12 +19,13 @@ from hfta_nb.records import telemetry
 from hfta_nb.records.events import Control, Event
 from hfta_nb.records.history import History
 from hfta_nb.records.store import is_full
-from hfta_nb.study import adding, definition_files, devices, loop, noting, searching, steering
+from hfta_nb.study import adding, definition_files, loop, noting, searching, steering
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.protocol import Study
 from hfta_nb.train import Trainer
 from hfta_nb.train.settings import WeightsOf
-from hfta_nb.workers.crews import Crew, Executor
+from hfta_nb.workers.crews import Crew, Executor, reached
+from hfta_nb.workers.distributed.leader import spread
 
 SAMPLE_INTERVAL_S = 0.5
 """How often the device is looked at while a study runs."""
@@ -44,7 +45,9 @@ def run(
     again: bool = False,
 ) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
-    with opened(study, resume, epochs, again) as state, devices.spread(study, executor) as prepare:
+    ranks = (1 if study.serial else study.devices), study.devices_batch_norm
+    here = spread(ranks[0] if executor is None else 1, study.device, ranks[1])  # workers start ranks of their own
+    with opened(study, resume, epochs, again) as state, here as prepare:
         if study._history.edits:  # of some the run may have gone back behind: they are made again
             study._history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
         searching.begin(study, state is not None or resume)
@@ -59,7 +62,6 @@ def run(
         if executor is None:
             trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take, owner=owner)
         else:
-            ranks = (1 if study.serial else study.devices), study.devices_batch_norm
             trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take, ranks=ranks)
         control.attach(lambda request: steering.check(study, request, study._history))
         study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
@@ -275,12 +277,24 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
         raise StudyError("no member is left to train: all ended early", where=where, remedy=remedy)
 
 
-def restart(
-    study: Study, control: Control, executor: Any = "inline", workers: int | None = None, address: str | None = None
+def begun(
+    study: Study,
+    control: Control,
+    resume: bool = False,
+    epochs: int | None = None,
+    executor: Any = "inline",
+    workers: int | None = None,
+    address: str | None = None,
+    again: bool = False,
 ) -> Iterator[Event]:
-    """`Study.run` from the start where a run has ended before its first checkpoint; its events are added to those."""
-    where = devices.reached(study, executor, workers, address)
-    return loop.iterate(study.directory, lambda: run(study, control, False, None, where, again=True), control)
+    """`Study.run`, whose executor is found at once.
+
+    Args:
+        again: from the start where a run has ended before its first checkpoint; its events are added to those.
+    """
+    devices = 1 if study.serial else study.devices
+    where = reached(executor, workers, address, devices, study.device.type == "cpu")
+    return loop.iterate(study.directory, lambda: run(study, control, resume, epochs, where, again), control)
 
 
 def events(study: Study, trainer: Trainer | Crew, resumed: bool) -> Iterator[Event]:

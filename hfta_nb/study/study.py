@@ -17,9 +17,7 @@ from hfta_nb.study import (
     adding,
     code,
     definition_files,
-    devices,
     exporting,
-    loop,
     reading,
     result_tables,
     running,
@@ -113,8 +111,7 @@ class Study(Analysis, Checking, Definition):
             WorkerError: the executor can't be used, or no worker can be started.
             Exception: any error that the family's own code raised; the run is then FAILED and can be resumed.
         """
-        control, where = control or Control(), devices.reached(self, executor, workers, address)
-        return loop.iterate(self.directory, lambda: running.run(self, control, resume, epochs, where), control)
+        return running.begun(self, control or Control(), resume, epochs, executor, workers, address)
 
     @takes(StudyError, control=CONTROL, resume=FLAG, epochs=WHOLE.or_none, progress=FLAG)
     def fit(

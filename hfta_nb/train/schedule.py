@@ -157,7 +157,7 @@ class Schedule:
         """With its state where it trains on after its end."""
         if todo.end is None or self.ends is None:
             return todo
-        del self.ended[todo.group.index]
+        self.ended.pop(todo.group.index, None)
         return Todo(todo.group, self.ends.read_end(todo.end.file))
 
     def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:

@@ -51,7 +51,7 @@ def shown(notebook: Notebook, lab: Lab, path: str, *workbenches: str) -> list[Sc
 
 def workers(lab: Lab) -> list[psutil.Process]:
     """The processes in which runs are trained."""
-    return [p for p in lab.processes() if any("hfta_nb.study.executors" in part for part in p.cmdline())]
+    return [p for p in lab.processes() if any("hfta_nb.workers.processes" in part for part in p.cmdline())]
 
 
 @pytest.mark.long

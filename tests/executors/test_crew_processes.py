@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
 from hfta_nb.workers.crews import Processes, Terms
-from hfta_nb.workers.crews.processes import ProcessWorker
+from hfta_nb.workers.processes import child_process
+from hfta_nb.workers.processes.child_process import ChildProcess
 from tests.executors.test_crews import make, same
 from tests.forked import forked as forked
 from tests.polling import gone
@@ -22,21 +24,21 @@ OFTEN = Terms(checkpoint_every_s=0.0)
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> list[ProcessWorker]:
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[ChildProcess]:
     """All processes that are started."""
-    made: list[ProcessWorker] = []
-    init = ProcessWorker.__init__
+    made: list[ChildProcess] = []
+    init = ChildProcess.__init__
 
-    def noted(self: ProcessWorker, *given: object) -> None:
-        init(self, *given)  # type: ignore[arg-type]
+    def noted(self: ChildProcess, *given: Any) -> None:
+        init(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(ProcessWorker, "__init__", noted)
+    monkeypatch.setattr(ChildProcess, "__init__", noted)
     return made
 
 
 @pytest.mark.long
-def test_a_process_as_it_is_started(tmp_path: Path, workers: list[ProcessWorker]) -> None:
+def test_a_process_as_it_is_started(tmp_path: Path, workers: list[ChildProcess]) -> None:
     """Other tests fork theirs."""
     study = make(tmp_path, 1, {"width": [4], "lr": [1e-3, 1e-2]})
     list(study.run(executor="processes", workers=1))
@@ -47,7 +49,7 @@ def test_a_process_as_it_is_started(tmp_path: Path, workers: list[ProcessWorker]
 @pytest.mark.long  # actors that are killed are tried by make test
 @pytest.mark.usefixtures("forked")
 def test_processes_that_are_killed_change_nothing(
-    tmp_path: Path, inline: hfta.Study, workers: list[ProcessWorker]
+    tmp_path: Path, inline: hfta.Study, workers: list[ChildProcess]
 ) -> None:
     """A worker and its replacement are killed; none outlives the run."""
     study = make(tmp_path)
@@ -70,7 +72,7 @@ def test_processes_that_are_killed_change_nothing(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("forked")
-def test_twenty_kills(tmp_path: Path, workers: list[ProcessWorker]) -> None:
+def test_twenty_kills(tmp_path: Path, workers: list[ChildProcess]) -> None:
     """At random moments, of random workers."""
     plain = make(tmp_path / "plain", 40)
     list(plain.run())
@@ -113,11 +115,11 @@ def test_each_gpu_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     spawned: list[dict[str, str]] = []
 
-    def spawn(command: object, own: dict[str, str]) -> None:
+    def spawn(command: object, own: dict[str, str], heard: bool) -> None:
         spawned.append(own)
         raise RuntimeError("no process")
 
-    monkeypatch.setattr(processes, "spawn", spawn)
+    monkeypatch.setattr(child_process, "spawn", spawn)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
     settings = make(tmp_path, 1).settings()
     object.__setattr__(settings, "device", torch.device("cuda", 1))

@@ -25,8 +25,9 @@ from hfta_nb.data import serving
 from hfta_nb.errors import WorkerError
 from hfta_nb.workers.crews import OnRay, Terms, on_ray
 from hfta_nb.workers.crews.addresses import check_address
-from hfta_nb.workers.crews.on_ray import RayWorker
+from hfta_nb.workers.crews.ray_child import RayChild, in_words
 from hfta_nb.workers.crews.ray_stream import RayServer
+from hfta_nb.workers.crews.site import ChildSite
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
 from tests.core.test_shared_streams import Noisy, assert_same
@@ -72,35 +73,35 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> list[RayWorker]:
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[RayChild]:
     """All actors that are asked for."""
-    made: list[RayWorker] = []
-    init = RayWorker.__init__
+    made: list[RayChild] = []
+    init = RayChild.__init__
 
-    def noted(self: RayWorker, *given: Any) -> None:
+    def noted(self: RayChild, *given: Any) -> None:
         init(self, *given)
         made.append(self)
 
-    monkeypatch.setattr(RayWorker, "__init__", noted)
+    monkeypatch.setattr(RayChild, "__init__", noted)
     return made
 
 
-def killed(study: hfta.Study, workers: list[RayWorker], kills: int, chance: float) -> list[ev.Event]:
+def killed(study: hfta.Study, workers: list[RayChild], kills: int, chance: float) -> list[ev.Event]:
     """The events of a run in which actors are killed at random moments."""
     random_, found, left = random.Random(1), [], kills
     for event in study.run(executor=OnRay(terms=OFTEN)):
         found.append(event)
         if left and isinstance(event, ev.EpochDone) and random_.random() < chance:
-            there = [w for w in workers if w.ready and not w.gone]
+            there = [w for w in workers if w.ready and w.alive]
             os.kill(int(random_.choice(there).name.split()[2]), 9)
             left -= 1
     assert left == 0
     return found
 
 
-def nothing_left_behind(cluster: Any, workers: list[RayWorker], strategy: str = "STRICT_PACK") -> None:
+def nothing_left_behind(cluster: Any, workers: list[RayChild], strategy: str = "STRICT_PACK") -> None:
     """A run leaves the cluster that was there before it, and nothing of its own."""
-    assert all(worker.gone for worker in workers)
+    assert not any(worker.alive for worker in workers)
     assert cluster.is_initialized()  # it was there before the run
     places = [cluster.util.placement_group_table(worker.place) for worker in workers]
     assert {place["strategy"] for place in places} == {strategy}
@@ -109,7 +110,7 @@ def nothing_left_behind(cluster: Any, workers: list[RayWorker], strategy: str = 
 
 
 @pytest.mark.long
-def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
+def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, workers: list[RayChild]) -> None:
     grid = {"width": [4], "lr": [1e-3, 1e-2]}  # they train for a second, so that one is killed at work
     plain, study = (make(tmp_path / name, 400, grid) for name in ("plain", "killed"))
     list(plain.run())
@@ -123,7 +124,7 @@ def test_an_actor_that_is_killed_changes_nothing(tmp_path: Path, cluster: Any, w
 
 
 @pytest.mark.long
-def test_actors_that_are_killed_change_nothing(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
+def test_actors_that_are_killed_change_nothing(tmp_path: Path, cluster: Any, workers: list[RayChild]) -> None:
     """Three groups on two CPUs: an actor is asked for per group, and those that are there train all."""
     plain, study = (make(tmp_path / name, 400) for name in ("plain", "killed"))
     list(plain.run())
@@ -137,7 +138,7 @@ def test_actors_that_are_killed_change_nothing(tmp_path: Path, cluster: Any, wor
 
 
 @pytest.mark.long
-def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) -> None:
+def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayChild]) -> None:
     plain = make(tmp_path / "plain", 40)
     list(plain.run())
     study = make(tmp_path / "killed", 40)
@@ -145,7 +146,7 @@ def test_twenty_kills(tmp_path: Path, cluster: Any, workers: list[RayWorker]) ->
     same(study, plain)
 
 
-def devices_die(made: hfta.Study, executor: OnRay, dies: str, workers: list[RayWorker]) -> list[ev.Event]:
+def devices_die(made: hfta.Study, executor: OnRay, dies: str, workers: list[RayChild]) -> list[ev.Event]:
     """The events of a run in which one of an array's devices is killed after the first epoch."""
     events, left = [], dies != "nobody"
     for event in made.run(executor=executor):
@@ -162,7 +163,7 @@ def devices_die(made: hfta.Study, executor: OnRay, dies: str, workers: list[RayW
 @pytest.mark.long
 @pytest.mark.parametrize("dies", ["nobody", *DIES])
 def test_several_actors_train_one_array(
-    tmp_path: Path, one: hfta.Study, cluster: Any, workers: list[RayWorker], dies: str
+    tmp_path: Path, one: hfta.Study, cluster: Any, workers: list[RayChild], dies: str
 ) -> None:
     """It comes to what one device comes to, whoever dies."""
     made = several(tmp_path, 1)
@@ -181,7 +182,7 @@ def test_several_actors_train_one_array(
 
 @pytest.mark.long
 def test_an_actor_has_the_devices_of_a_study(
-    tmp_path: Path, one: hfta.Study, cluster: Any, workers: list[RayWorker]
+    tmp_path: Path, one: hfta.Study, cluster: Any, workers: list[RayChild]
 ) -> None:
     made = several(tmp_path, 2)
     assert starts(list(made.run(executor="ray")))[0].startswith("on 2 devices of Ray actor ")
@@ -224,7 +225,7 @@ def test_a_cluster_elsewhere_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_an_actor_died_of_is_told_without_what_is_around() -> None:
     trace = "\x1b[36mray::Actor.__init__()\x1b[39m (pid=1)" + "\n  File ^^^^" * 200 + "\nTypeError: no such argument"
-    told = on_ray._in_words(RuntimeError(trace))
+    told = in_words(RuntimeError(trace))
     assert told.startswith("died (RuntimeError: ray::Actor.__init__() (pid=1) File")
     assert told.endswith("TypeError: no such argument)")
     assert len(told) < 500
@@ -276,7 +277,7 @@ def test_requests_reach_actors(tmp_path: Path, cluster: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("dies", ["nobody", "an actor", "the stream"])
 def test_actors_read_one_stream(
-    tmp_path: Path, cluster: Any, workers: list[RayWorker], monkeypatch: pytest.MonkeyPatch, dies: str
+    tmp_path: Path, cluster: Any, workers: list[RayChild], monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
     """Whoever dies, the others go on, and the results are those of streams of one's own."""
     servers: list[RayServer] = []
@@ -313,16 +314,12 @@ def test_a_slow_actor_is_told_of(cluster: Any, monkeypatch: pytest.MonkeyPatch, 
         server.close()
 
 
-@pytest.mark.parametrize("told", ["Ray actor 1 on here", ("Ray actor 1 on here", "0.0.1")])
-def test_a_node_of_another_version_is_told(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of an earlier version says its name alone."""
-    import ray
-
-    worker = object.__new__(RayWorker)
-    worker.ready, worker.gone, worker.answer = False, False, None
-    monkeypatch.setattr(ray, "get", lambda answer: told)
+def test_a_node_of_another_version_is_told() -> None:
+    site = ChildSite(1)
+    worker = site.started(lambda hear, ended: types.SimpleNamespace(name="Ray actor 1 on here"))
+    worker._hear({"ready": worker.name, "version": "0.0.1"}, b"")
     with pytest.raises(WorkerError, match=r"another version of hfta_nb.*accepted: 0\..*install"):
-        list(worker.taken())
+        site.wait(1.0)
 
 
 SCRIPT = """

@@ -15,7 +15,7 @@ from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.data import serving
 from hfta_nb.workers.crews import Processes, Terms, processes
-from hfta_nb.workers.crews.processes import ProcessWorker
+from hfta_nb.workers.processes.child_process import ChildProcess
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
 from tests.core.test_shared_streams import HELD, Noisy, assert_same, curves
@@ -91,7 +91,7 @@ def test_processes_that_are_not_to_share_read_their_own(tmp_path: Path, alone: h
 
 @pytest.mark.long
 def test_a_consumer_that_is_killed_goes_on_alone(
-    tmp_path: Path, alone: hfta.Study, workers: list[ProcessWorker]
+    tmp_path: Path, alone: hfta.Study, workers: list[ChildProcess]
 ) -> None:
     made, events = two(Noisy(), tmp_path), []
     for event in made.run(executor=TWO):

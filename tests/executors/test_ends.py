@@ -13,19 +13,14 @@ import pytest
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
 from hfta_nb.study import executors
-from hfta_nb.study.executors import pool, worker
+from hfta_nb.study.executors import pool
+from hfta_nb.workers.processes import child_process, ends
 from hfta_nb.workers.processes.ends import in_words
 from tests.executors.fakes import Fake
 from tests.executors.watching import DEADLINE_S, collected, ended, run
 from tests.polling import descendants, eventually, gone
 
 ROOT = Path(__file__).resolve().parents[2]
-LIGHT = """
-import sys
-from hfta_nb.study.executors import child
-child._import_torch = child._warm_up = lambda: None
-child.main(int(sys.argv[1]))
-"""
 
 
 def test_a_failed_job_leaves_the_worker_usable() -> None:
@@ -104,7 +99,7 @@ def test_a_run_does_not_go_on_for_ever(folder: Path) -> None:
     handle.control.pause()
     assert ended(handle).state == ev.FAILED
     assert "crashed (SIGSEGV" in handle.history.reason
-    assert handle.restarts == worker._RESTARTS
+    assert handle.restarts == ends.RESTARTS
 
 
 def test_a_crash_without_a_trial_and_a_trial_without_a_crash_end_the_run(folder: Path) -> None:
@@ -125,7 +120,7 @@ def test_a_run_that_can_not_go_on_has_failed(folder: Path, monkeypatch: pytest.M
     def another() -> None:
         raise WorkerError("can't be started")
 
-    (busy,) = [w for w in pool.pool()._all if w.pid == handle.pid]
+    (busy,) = [w for w in pool.POOL._all if w.pid == handle.pid]
     monkeypatch.setattr(busy, "_another", another)
     handle.control.resume()
     assert ended(handle).state == ev.FAILED
@@ -148,14 +143,14 @@ def test_a_worker_is_given_up_although_a_child_of_it_holds_its_pipes() -> None:
 def test_a_worker_that_sends_nonsense_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     executors.close_all()
     code = "import os, sys; os.write(1, b'\\0\\0\\0\\2' + bytes(8) + b'no'); sys.stdin.read()"
-    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", code))
+    monkeypatch.setattr(child_process, "COMMAND", (sys.executable, "-c", code))
     handle = ended(executors.start(Fake()))
     assert "sent what can't be read" in str(handle.error)
 
 
 def test_a_worker_that_can_not_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     executors.close_all()
-    monkeypatch.setattr(worker, "COMMAND", (sys.executable, "-c", "import no_such_module"))
+    monkeypatch.setattr(child_process, "COMMAND", (sys.executable, "-c", "import no_such_module"))
     handle = ended(executors.start(Fake()))
     assert "exit code 1" in str(handle.error)
     assert "No module named 'no_such_module'" in handle.history.detail
@@ -183,7 +178,7 @@ def test_a_worker_that_died_idle_is_not_used() -> None:
     assert before.pid is not None
     os.kill(before.pid, signal.SIGKILL)
     # The pool hears of it a moment after the process is gone.
-    eventually(lambda: all(worker.pid != before.pid for worker in pool.pool()._all), "the pool to hear of its end")
+    eventually(lambda: all(worker.pid != before.pid for worker in pool.POOL._all), "the pool to hear of its end")
     after, _ = run(Fake())
     assert (after.state, after.pid != before.pid) == (ev.COMPLETE, True)
 
@@ -202,12 +197,10 @@ def test_a_study_that_can_not_be_rebuilt_is_told() -> None:
     assert run(Fake())[0].pid == handle.pid
 
 
-ORPHAN = f"""
+ORPHAN = """
 import os, sys, time
 from hfta_nb.study import executors
-from hfta_nb.study.executors import worker
 from tests.executors.fakes import Fake
-worker.COMMAND = (sys.executable, "-P", "-c", {LIGHT!r})
 run = executors.start(Fake("spin"))
 child = os.fork()
 if not child:
@@ -233,7 +226,7 @@ def test_a_worker_goes_with_its_kernel_although_a_fork_of_that_holds_the_pipe() 
 
 def test_a_process_that_can_not_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     executors.close_all()
-    monkeypatch.setattr(worker, "COMMAND", ("/nowhere/python",))
+    monkeypatch.setattr(child_process, "COMMAND", ("/nowhere/python",))
     with pytest.raises(WorkerError, match="can't be started"):
         executors.start(Fake())
 
@@ -246,4 +239,4 @@ def test_nothing_of_a_run_is_left_when_all_are_closed() -> None:
     assert handle.wait(DEADLINE_S) == ev.STOPPED
     assert events
     assert gone(handle.pid)
-    assert not descendants("worker_main")
+    assert not descendants("child_main")

@@ -64,7 +64,7 @@ def test_a_prewarmed_worker_takes_the_first_run() -> None:
     executors.close_all()
     executors.prewarm()
     executors.prewarm()
-    (waiting,) = pool.pool()._idle
+    (waiting,) = pool.POOL._idle
     eventually(executors.warm, "the worker to be ready")
     assert run(Fake())[0].pid == waiting.pid
 
@@ -145,7 +145,7 @@ def test_a_worker_in_a_fork_of_this_process_is_another() -> None:
     child = os.fork()
     if not child:
         try:
-            os.write(write, b"none" if not pool.pool()._all else b"some")
+            os.write(write, b"none" if not pool.POOL._all else b"some")
         finally:
             os._exit(0)
     os.close(write)

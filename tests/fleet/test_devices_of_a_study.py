@@ -53,7 +53,7 @@ def run(made: Study, at_epoch: Callable[[], Any] = lambda: None, **given: Any) -
 
 def followers() -> list[psutil.Process]:
     """The processes of the other ranks."""
-    return descendants("hfta_nb.workers.distributed.follower_main")
+    return descendants("hfta_nb.workers.processes.child_main")
 
 
 def equal(made: Study, other: Study) -> None:

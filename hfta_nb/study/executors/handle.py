@@ -38,20 +38,16 @@ class RunHandle:
 
     def __init__(
         self,
-        send: Callable[[Request], None],
+        send: Callable[[Request], None] = lambda request: None,
         history: History | None = None,
-        *,
-        log: Log | None = None,
-        pid: int | None = None,
-        kill: Callable[[], None] | None = None,
+        kill: Callable[[], None] = lambda: None,
     ) -> None:
         self.control: _RemoteControl = _RemoteControl(send)
         self.history = history or History()
         self.lock = threading.RLock()
-        self.pid = pid
+        self.pid: int | None = None
         self.restarts = 0
-        self._log = log or Log()
-        self._kill = kill or (lambda: None)
+        self._log, self._kill = Log(), kill
         self._state = ev.WAITING
         self._error: WorkerError | None = None
         self._subscribers: dict[object, Callback] = {}
@@ -149,13 +145,32 @@ class RunHandle:
         self.deliver(ev.PhaseChanged(time.time(), 0, "starting again", why))
 
     def moved(self, send: Callable[[Request], None], log: Log, pid: int, kill: Callable[[], None]) -> None:
-        """Called when the run is in another worker process; earlier requests also apply there."""
+        """Called when the run is in a worker process, the first or another one; earlier requests also apply there."""
         self._log, self.pid, self._kill = log, pid, kill
         self.control.redirect(send)
 
     def deliver(self, event: Event) -> None:
         """Add an event of the run, and pass it on."""
-        self._deliver(event, event.state if isinstance(event, ev.RunChanged) else None)
+        with self.lock:
+            try:
+                self.history.add(event)
+            except Exception:
+                _logger.exception("event does not fit the history: %r", event)
+            if isinstance(event, ev.RunChanged):
+                self._state = event.state
+            elif self._state == ev.WAITING:
+                self._state = ev.RUNNING
+            callbacks = tuple(self._subscribers.values())
+        self._delivering = threading.get_ident()
+        try:
+            for callback in callbacks:
+                try:
+                    callback(event)
+                except BaseException:
+                    # One thread reads for all subscribers, so an error of a callback must not stop it.
+                    _logger.exception("a subscriber failed on %s", type(event).__name__)
+        finally:
+            self._delivering = None
 
     def finish(self, error: WorkerError | None = None, event: ev.RunChanged | None = None) -> None:
         """Called when the run is over.
@@ -173,25 +188,6 @@ class RunHandle:
         self._ended.set()
         with self.lock:
             self._subscribers.clear()
-
-    def _deliver(self, event: Event, state: str | None) -> None:
-        with self.lock:
-            try:
-                self.history.add(event)
-            except Exception:
-                _logger.exception("event does not fit the history: %r", event)
-            self._state = state or (ev.RUNNING if self._state == ev.WAITING else self._state)
-            callbacks = tuple(self._subscribers.values())
-        self._delivering = threading.get_ident()
-        try:
-            for callback in callbacks:
-                try:
-                    callback(event)
-                except BaseException:
-                    # One thread reads for all subscribers, so an error of a callback must not stop it.
-                    _logger.exception("a subscriber failed on %s", type(event).__name__)
-        finally:
-            self._delivering = None
 
 
 class _RemoteControl(Control):

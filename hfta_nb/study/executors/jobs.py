@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from hfta_nb.errors import HftaError, StoreError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event
+from hfta_nb.study import rescued
+from hfta_nb.study.running import begun
 
 LONGEST_REASON = 500
 
@@ -21,41 +24,28 @@ class Runnable(Protocol):
     def run(self, control: Control | None = None, resume: bool = False) -> Iterator[Event]: ...
 
 
-def _run(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    return cast("Iterator[Event]", study.run(control, resume=resume, **arguments))
-
-
-def _check(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    """Run a check. It does not read requests, so it is stopped here, between two events."""
-    events = cast("Generator[Event]", study.check_events(**arguments))
-    for event in events:
-        yield event
-        if any(request == ev.Stop() for request in control.poll()):
-            events.close()
-            yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
-            return
-
-
-def _try(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    return cast("Iterator[Event]", study.forward_events(**arguments))
-
-
-def _run_again(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    from hfta_nb.study.running import restart  # it imports torch
-
-    where = {name: arguments[name] for name in ("executor", "workers", "address") if name in arguments}
-    return restart(study, control, **where)
-
-
-def _profile(study: Any, control: Control, resume: bool, arguments: Mapping[str, Any]) -> Iterator[Event]:
-    return cast("Iterator[Event]", study.profile_events(**arguments))
-
-
 AGAIN = "run again"
 """The job of a process that continues after another one has crashed before the first checkpoint."""
 
-Job = Callable[[Any, Control, bool, Mapping[str, Any]], Iterator[Event]]
-JOBS: dict[str, Job] = {"run": _run, "check": _check, "try": _try, "profile": _profile}
+JOBS = {"run": "run", "check": "check_events", "try": "forward_events", "profile": "profile_events"}
+"""The method of a study that does a job."""
+
+
+def _events(
+    study: Any, job: str, control: Control, resume: bool, arguments: Mapping[str, Any]
+) -> Generator[Event, None, None]:
+    if job == AGAIN:
+        where = {name: arguments[name] for name in ("executor", "workers", "address") if name in arguments}
+        yield from begun(study, control, again=True, **where)
+    elif job == "run":
+        yield from study.run(control, resume=resume, **arguments)
+    else:
+        with contextlib.closing(getattr(study, JOBS[job])(**arguments)) as events:
+            for event in events:
+                yield event
+                if any(request == ev.Stop() for request in control.poll()):  # the method itself reads no requests
+                    yield ev.RunChanged(time.time(), ev.STOPPED, "stopped by request")
+                    return
 
 
 def perform(
@@ -77,7 +67,7 @@ def perform(
     """
     last: ev.RunChanged | None = None
     try:
-        for event in (_run_again if job == AGAIN else JOBS[job])(study, control, resume, arguments):
+        for event in _events(study, job, control, resume, arguments):
             if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
                 last = event
             else:
@@ -90,8 +80,6 @@ def perform(
 def _rescued(study: Any, error: BaseException) -> BaseException:
     if not isinstance(error, StoreError):
         return error
-    from hfta_nb.study import rescued  # it imports torch
-
     return rescued(study, error)
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import subprocess
 import threading
 
+from hfta_nb.errors import WorkerError
 from hfta_nb.study.executors.worker import Worker
 
 MOST_IDLE = 2
 """Number of idle workers that are kept warm; each takes about 300 MB."""
-
-_EXIT_S = 2.0
 
 
 class Pool:
     """Workers, busy and idle."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a fork, which must neither end the workers of its parent nor share their pipes."""
         self._lock = threading.Lock()
         self._all: set[Worker] = set()
         self._idle: list[Worker] = []
@@ -40,27 +42,29 @@ class Pool:
             return self._start()
 
     def prewarm(self) -> None:
-        """Start a worker unless one is idle."""
+        """Start a worker in the background, so that the first run does not wait for torch's import.
+
+        Does nothing if a worker is idle.
+        """
         with self._lock:
             self._idle = [worker for worker in self._idle if worker.alive]
             if not self._idle:
                 self._idle.append(self._start())
 
-    @property
     def warm(self) -> bool:
-        """Whether an idle worker can begin a job at once."""
+        """Whether a worker can begin a job at once."""
         with self._lock:
-            return any(worker.alive and worker.ready and worker.fresh for worker in self._idle)
+            return any(worker.alive and worker.child.ready and worker.fresh for worker in self._idle)
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers and their jobs. Called automatically when this process ends."""
         with self._lock:
             workers, self._idle = list(self._all), []
         for worker in workers:
             worker.kill()
         for worker in workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.reap(_EXIT_S)
+            with contextlib.suppress(WorkerError):
+                worker.child.reap()
 
     def _start(self) -> Worker:
         worker = Worker(self._put_back, self._forget, self.another)
@@ -83,38 +87,11 @@ class Pool:
                 self._idle.remove(worker)
 
 
-_pool = Pool()
+POOL = Pool()
+"""The pool of this process."""
 
-
-def pool() -> Pool:
-    """The pool of this process."""
-    return _pool
-
-
-def prewarm() -> None:
-    """Start a worker in the background, so that the first run does not wait for torch's import.
-
-    Does nothing if a worker is idle.
-    """
-    _pool.prewarm()
-
-
-def warm() -> bool:
-    """Whether a worker can begin a job at once."""
-    return _pool.warm
-
-
-def close_all() -> None:
-    """End all workers and their jobs. Called automatically when this process ends."""
-    _pool.close()
-
-
-def _after_fork() -> None:
-    # The workers belong to the parent: a forked child must not end them nor share their pipes.
-    global _pool
-    _pool = Pool()
-
+prewarm, warm, close_all = POOL.prewarm, POOL.warm, POOL.close
 
 atexit.register(close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=POOL.forget)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
@@ -15,10 +13,11 @@ from hfta_nb.study import Study
 from hfta_nb.study.executors import inline
 from hfta_nb.study.executors.handle import RunHandle
 from hfta_nb.study.executors.jobs import JOBS, Runnable
-from hfta_nb.study.executors.pool import pool
+from hfta_nb.study.executors.pool import POOL
 from hfta_nb.study.executors.where import KINDS
 from hfta_nb.study.steering import check
 from hfta_nb.workers.processes import cores, pickling
+from hfta_nb.workers.processes.child import surroundings
 
 
 def start(
@@ -66,17 +65,12 @@ def start(
 def _begun(study: Runnable, kind: str, resume: bool, job: str, given: dict[str, Any], history: History) -> RunHandle:
     if kind == "inline":
         return inline.begin(study, job, resume, given, history)
-    header = {
-        "job": job,
-        "resume": resume,
-        "threads": cores.threads(),
-        "directory": os.getcwd(),
-        "path": [entry for entry in sys.path if isinstance(entry, str)],
-        "environment": dict(os.environ),
-    }
+    header = {"job": job, "resume": resume, "surroundings": surroundings(cores.threads())}
     dumps = partial(pickling.dumps, study, given)
-    payload = dumps()
-    return pool().take().begin(header, payload, history, dumps)
+    payload = dumps()  # before there is a worker: an error is the caller's
+    handle = RunHandle(history=history)
+    POOL.take().begin(handle, header, payload, dumps)
+    return handle
 
 
 def _recorded(study: Any) -> History:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,16 +13,16 @@ from typing import Any
 from hfta_nb.errors import WorkerError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Request
-from hfta_nb.records.history import History
+from hfta_nb.study.ended_trials import under_trial
 from hfta_nb.study.executors.handle import RunHandle, remedy
 from hfta_nb.study.executors.jobs import AGAIN
-from hfta_nb.workers.processes import cores, frames
-from hfta_nb.workers.processes.ends import in_words, is_crash
+from hfta_nb.study.executors.study_task import StudyTask
+from hfta_nb.workers.processes import cores
+from hfta_nb.workers.processes.child import packed
+from hfta_nb.workers.processes.child_process import ChildProcess
+from hfta_nb.workers.processes.ends import RESTARTS
+from hfta_nb.workers.processes.frames import Message
 from hfta_nb.workers.processes.log import Log
-from hfta_nb.workers.processes.spawning import pipes_of, spawn
-
-COMMAND = (sys.executable, "-P", "-m", "hfta_nb.study.executors.worker_main")
-"""-P: a file beside the notebook with the name of a standard module must not prevent the worker from starting."""
 
 LIBRARY_SETTINGS = (
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG"),
@@ -35,17 +34,10 @@ can't be reused. Listed explicitly, because scikit-learn and torch set variables
 """
 
 _logger = logging.getLogger("hfta_nb")
-_DRAIN_S = 2.0
-_CHUNK_BYTES = 1 << 16
-_RESTARTS = 3
-"""The most restarts of a run; each time another computation is given up."""
 
 
 class Worker:
     """A process that runs one job at a time.
-
-    Three threads belong to it: one reads events and delivers them, one reads what it prints (a chatty job must not
-    block on a full pipe), and one waits for its end; a fourth writes. None of them ever prints.
 
     Args:
         on_idle: called when a job is done, on the thread that delivers events, before the job's last event.
@@ -53,7 +45,7 @@ class Worker:
         another: starts another worker.
 
     Attributes:
-        ready: whether it has finished its imports.
+        child: the process.
     """
 
     def __init__(
@@ -65,94 +57,52 @@ class Worker:
         self._handle: RunHandle | None = None
         self._job: tuple[dict[str, Any], Callable[[], bytes]] = {}, bytes
         self._run = 0
-        self.ready = False
         self._files: dict[str, int] = {}
-        self._log = Log()
-        self._own = cores.environment()
-        self._process = spawn(COMMAND, self._own)
-        self.pid = self._process.pid
-        to, events, printed = pipes_of(self._process)
-        self._sender = frames.Sender(to, f"hfta_nb to worker {self.pid}")
-        self._fault: Exception | None = None
         self._killed = False
-        self._reader = self._thread("events", self._read_events, events)
-        self._log_reader = self._thread("log", self._read_log, printed)
-        self._thread("exit", self._wait_for_exit)
+        self._end: tuple[str, bool] | None = None
+        self.child = ChildProcess("study", cores.environment(), self._hear, self._ended)
+        self.pid = self.child.pid
+        self.child.send({"task": {}}, packed(StudyTask))
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        return self.child.alive
 
     @property
     def fresh(self) -> bool:
         """Whether it is equivalent to a new process: same settings of libraries, same local modules."""
         return self._settings == _settings() and all(_modified(file) == time for file, time in self._files.items())
 
-    def begin(
-        self,
-        header: dict[str, Any],
-        payload: bytes,
-        history: History,
-        again: Callable[[], bytes],
-        handle: RunHandle | None = None,
-    ) -> RunHandle:
+    def begin(self, handle: RunHandle, header: dict[str, Any], payload: bytes, again: Callable[[], bytes]) -> None:
         """Start a job.
 
         Args:
-            header: the job; see `hfta_nb.study.executors.child`.
+            handle: of the run, which may have begun in another process.
+            header: the job; see `hfta_nb.study.executors.study_task`.
             payload: the pickled study.
-            history: the run's history so far.
             again: pickles the study again, if the run must continue in another process.
-            handle: the handle of a run that began in another process; by default a new one.
         """
         with self._lock:
             if self._run:  # output of the start belongs to the first job
-                self._log = Log()
+                self.child.log = Log()
             self._run += 1
-            ask = functools.partial(self._ask, self._run)
-            begun = handle
-            handle = handle or RunHandle(ask, history, log=self._log, pid=self.pid, kill=self.kill)
-            self._handle, self._job = handle, (header, again)
-        self._sender.put({"run": self._run, "job": header | {"keep": list(self._own)}}, payload)
-        if begun is not None:
-            begun.moved(ask, self._log, self.pid, self.kill)
-        if not self.alive:
-            self._thread("exit", self._wait_for_exit)  # if it died before it got the job, nobody else would report it
-        return handle
+            self._handle, self._job, end = handle, (header, again), self._end
+        self.child.send({"call": self._run, **header}, payload)
+        handle.moved(functools.partial(self._ask, self._run), self.child.log, self.pid, self.kill)
+        if end is not None:  # it died before it got the job, which nobody else would report
+            threading.Thread(target=self._over, args=end, name="hfta_nb worker end", daemon=True).start()
 
     def kill(self) -> None:
         """End the process at once on request; a run in progress is then stopped."""
         self._killed = True
-        self._process.kill()
-
-    def reap(self, timeout_s: float) -> None:
-        """Wait until the process has ended."""
-        self._process.wait(timeout_s)
+        self.child.kill()
 
     def _ask(self, run: int, request: Request) -> None:
-        self._sender.put({"run": run, "request": ev.to_json(request)})
+        self.child.send({"call": run, "request": ev.to_json(request)})
 
-    def _thread(self, name: str, target: Callable[..., None], *given: Any) -> threading.Thread:
-        thread = threading.Thread(target=target, args=given, name=f"hfta_nb worker {self.pid} {name}", daemon=True)
-        thread.start()
-        return thread
-
-    def _read_events(self, file: int) -> None:
-        try:
-            for message, _ in frames.read(file):
-                self._take(message)
-        except Exception as error:  # messages can't be understood, so end the worker
-            self._fault = error
-            self._process.kill()
-        finally:
-            os.close(file)
-
-    def _take(self, message: frames.Message) -> None:
-        if message.get("ready"):
-            self.ready = True
-            return
+    def _hear(self, message: Message, _: bytes) -> None:
         handle = self._handle
-        if handle is None or message.get("run") != self._run:
+        if handle is None or message.get("call") != self._run:
             return
         event = ev.from_json(message["event"])
         if not message.get("done"):
@@ -164,21 +114,14 @@ class Worker:
         self._on_idle(self)
         handle.finish(event=event)  # type: ignore[arg-type]
 
-    def _read_log(self, file: int) -> None:
-        try:
-            while data := os.read(file, _CHUNK_BYTES):
-                self._log.add(data)
-        finally:
-            os.close(file)
-
-    def _wait_for_exit(self) -> None:
-        code = self._process.wait()
+    def _ended(self, words: str, crashed: bool) -> None:
         self._on_exit(self)
-        # The pipes have its last messages. Don't wait for a child process of the job, which may hold them open.
-        deadline = time.monotonic() + _DRAIN_S
-        for reader in (self._reader, self._log_reader):
-            reader.join(max(0.0, deadline - time.monotonic()))
-        self._sender.close()
+        with self._lock:
+            self._end = words, crashed
+        self._over(words, crashed)
+
+    def _over(self, words: str, crashed: bool) -> None:
+        """Report the end of the process to the job that it had, if it had one."""
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is None:
@@ -186,23 +129,20 @@ class Worker:
         if self._killed:
             handle.finish(event=ev.RunChanged(time.time(), ev.STOPPED, "the run was closed"))
             return
-        words = in_words(code) if self._fault is None else f"sent what can't be read ({self._fault})"
-        if self._goes_on(handle, code, words):
+        if crashed and self._goes_on(handle, words):
             return
         error = WorkerError(f"the worker process {words}", where=f"process {self.pid}", remedy=remedy(handle.history))
         handle.finish(error, ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log))
 
-    def _goes_on(self, handle: RunHandle, code: int, words: str) -> bool:
-        """Continue in another process if this one crashed while it tried a computation; returns whether it does.
+    def _goes_on(self, handle: RunHandle, words: str) -> bool:
+        """Continue in another process if this one tried a computation when it crashed; returns whether it does.
 
         That computation is not tried again. Other crashes could repeat, so the user decides.
         """
         header, again = self._job
-        if handle.restarts >= _RESTARTS or header.get("job") not in ("run", AGAIN) or not is_crash(code):
+        if handle.restarts >= RESTARTS or header.get("job") not in ("run", AGAIN):
             return False
-        from hfta_nb.study.ended_trials import under_trial  # it imports torch
-
-        tried = under_trial(self.pid, header["environment"])
+        tried = under_trial(self.pid, header["surroundings"]["environment"])
         if not tried:
             return False
         handle.moves(f"the worker process {words} while it tried {tried}; that way is not tried again")
@@ -210,7 +150,7 @@ class Worker:
         header = {**header, "job": "run" if resume else AGAIN, "resume": resume}
         try:
             payload = again()
-            self._another().begin(header, payload, handle.history, again, handle)
+            self._another().begin(handle, header, payload, again)
         except Exception:
             _logger.exception("the run can't go on in another process")
             return False

@@ -64,13 +64,6 @@ class Books(Schedule):
         run = todo.run or {"ids": todo.group.ids, "steps": 0}
         return len(run["ids"]) * max(0.0, self.settings.epochs * length - float(run["steps"]))
 
-    def _unpacked(self, todo: Todo) -> Todo:
-        """An array that trains on after its end, with its state."""
-        if todo.end is None or self.ends is None:
-            return todo
-        self.ended.pop(todo.group.index, None)
-        return Todo(todo.group, self.ends.read_end(todo.end.file))
-
     def _plan(self, turn: Turn, arrays: Sequence[Group]) -> None:
         """Put the arrays of an order in the place of those before."""
         found = [replace(group, index=turn.numbered(group.index, self._free)) for group in arrays]

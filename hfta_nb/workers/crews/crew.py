@@ -124,7 +124,7 @@ class Crew(Books):
             return  # the next flotilla begins together, to read together
         begun = places.due(self._turns)
         for turn, worker in begun:
-            turn.todo = [self._unpacked(todo) for todo in turn.todo]
+            turn.todo = [self.opened(todo) for todo in turn.todo]
             self._orders += 1
             turn.begin(worker, self._orders)
         shared = streams.begin([turn for turn, _ in begun], places.coming(self._turns))

@@ -15,6 +15,7 @@ from hfta_nb.workers.crews.reports import Order, Report
 from hfta_nb.workers.fleet.flotillas import ALPHA
 from hfta_nb.workers.fleet.rates import checked, positive, within
 from hfta_nb.workers.fleet.rounds import PARADIGMS
+from hfta_nb.workers.processes.ends import RESTARTS
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Terms:
     delta: float = float("inf")
     alpha: float = ALPHA
     most: int = 1
-    restarts: int = 3
+    restarts: int = RESTARTS
     checkpoint_every_s: float = 10.0
     silent_s: float = 120.0
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,19 +10,13 @@ import torch
 
 from hfta_nb.data import Stream, StreamServer, serving
 from hfta_nb.errors import WorkerError
-from hfta_nb.records.events import Request, to_json
 from hfta_nb.train import Settings
 from hfta_nb.workers.crews.executor import Terms
-from hfta_nb.workers.crews.reports import Beat, Lost, Order, Report
-from hfta_nb.workers.processes import cores, frames, pickling
-from hfta_nb.workers.processes.ends import in_words
-from hfta_nb.workers.processes.log import Log
-from hfta_nb.workers.processes.spawning import pipes_of, spawn
-
-COMMAND = (sys.executable, "-P", "-m", "hfta_nb.workers.crews.child_main")
-_CHUNK_BYTES = 1 << 16
-_TOLD_CHARACTERS = 500
-_EXIT_S = 5.0
+from hfta_nb.workers.crews.site import ChildSite, ChildWorker
+from hfta_nb.workers.crews.task import Training
+from hfta_nb.workers.processes import cores, pickling
+from hfta_nb.workers.processes.child import Send, packed, surroundings
+from hfta_nb.workers.processes.child_process import ChildProcess, Ended
 
 
 @dataclass(frozen=True)
@@ -90,7 +80,7 @@ class Processes:
         return ProcessSite(on_first_device(settings), workers, threads, gpus, devices)
 
 
-class ProcessSite:
+class ProcessSite(ChildSite):
     """The processes of one run.
 
     Args:
@@ -101,16 +91,12 @@ class ProcessSite:
         devices: of a slot.
     """
 
-    elastic = False
-
     def __init__(self, settings: Settings, slots: int, threads: int, gpus: list[str], devices: int = 1) -> None:
-        self.slots = slots
+        super().__init__(slots)
         self._threads, self._gpus, self._devices = threads, gpus, devices
-        self._payload = pickling.dumps(settings, {})
-        self._reports: queue.SimpleQueue[tuple[ProcessWorker, Report]] = queue.SimpleQueue()
-        self._workers: list[ProcessWorker] = []
+        self._settings = pickling.dumps(settings, {})
 
-    def worker(self, slots: Sequence[int]) -> ProcessWorker:
+    def worker(self, slots: Sequence[int]) -> ChildWorker:
         """See `Site`.
 
         Raises:
@@ -125,106 +111,17 @@ class ProcessSite:
                 raise WorkerError("not so many GPUs for one array", where="devices", got=len(gpus),
                                   accepted=f"1 to {len(self._gpus)}", remedy="lower `workers`")  # fmt: skip
             own["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        made = ProcessWorker(own, threads, self._payload, lambda w, report: self._reports.put((w, report)))
-        self._workers = [*(w for w in self._workers if w.alive), made]
-        return made
+
+        def start(hear: Send, ended: Ended) -> ChildProcess:
+            made = ChildProcess("arrays", own, hear, ended)
+            made.send({"task": surroundings(threads)}, packed(Training, self._settings))
+            return made
+
+        return self.started(start)
 
     def serve(self, stream: Stream, consumers: Sequence[str], on_dropped: Callable[[str, str], None]) -> StreamServer:
         """See `Site`: through shared memory."""
         return StreamServer(stream, consumers, on_dropped=on_dropped, patience_s=serving.PATIENCE_S)
-
-    def wait(self, timeout_s: float) -> list[tuple[ProcessWorker, Report]]:
-        try:
-            found = [self._reports.get(timeout=timeout_s)]
-        except queue.Empty:
-            return []  # nothing has come in time
-        while not self._reports.empty():
-            found.append(self._reports.get())
-        return found
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
-        for worker in self._workers:
-            worker.reap()
-
-
-class ProcessWorker:
-    """One process.
-
-    Args:
-        own: environment variables that differ from those of this process.
-        threads: of torch.
-        payload: the settings, pickled.
-        tell: called with each report, on a thread that reads.
-    """
-
-    ready = True  # it takes orders while it is still importing
-
-    def __init__(
-        self, own: dict[str, str], threads: int, payload: bytes, tell: Callable[[ProcessWorker, Report], None]
-    ) -> None:
-        self._tell, self._log = tell, Log()
-        self._process = spawn(COMMAND, own)
-        self.pid = self._process.pid
-        self.name = f"process {self.pid}"
-        to, reports, printed = pipes_of(self._process)
-        self._sender = frames.Sender(to, f"hfta_nb to {self.name}")
-        path = [entry for entry in sys.path if isinstance(entry, str)]
-        self._sender.put({"settings": True, "threads": threads, "path": path}, payload)
-        self._printed = self._thread(self._read_log, printed)
-        self._thread(self._read, reports)
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def train(self, order: Order) -> None:
-        self._sender.put({"order": order.number}, pickling.packed(order))
-
-    def send(self, order: int, request: Request) -> None:
-        self._sender.put({"order": order, "request": to_json(request)})
-
-    def kill(self) -> None:
-        self._sender.close()
-        self._process.kill()
-
-    def reap(self) -> None:
-        """Wait until the process has ended."""
-        try:
-            self._process.wait(_EXIT_S)
-        except subprocess.TimeoutExpired as error:
-            raise WorkerError("the worker process can't be ended", where=self.name) from error
-
-    def _thread(self, target: Callable[[int], None], file: int) -> threading.Thread:
-        thread = threading.Thread(target=target, args=(file,), name=f"hfta_nb {self.name}", daemon=True)
-        thread.start()
-        return thread
-
-    def _read(self, file: int) -> None:
-        """Deliver reports to the end of the process."""
-        fault = ""
-        try:
-            for message, blob in frames.read(file):
-                self._tell(self, Beat() if message.get("beat") else pickling.unpacked(blob))
-        except Exception as error:
-            fault = f"sent what can't be read ({type(error).__name__}: {error})"
-            self._process.kill()
-        finally:
-            os.close(file)
-        code = self._process.wait()
-        self._sender.close()
-        self._printed.join(1.0)
-        said = " ".join(self._log.text.split())[-_TOLD_CHARACTERS:]
-        reason = fault or in_words(code)
-        self._tell(self, Lost(f"{reason}; it printed: {said}" if said else reason))
-
-    def _read_log(self, file: int) -> None:
-        try:
-            while data := os.read(file, _CHUNK_BYTES):
-                self._log.add(data)
-        finally:
-            os.close(file)
 
 
 def whole(name: str, value: object) -> None:

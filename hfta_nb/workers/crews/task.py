@@ -20,11 +20,29 @@ from hfta_nb.train.step.rollback import on_host
 from hfta_nb.train.todo import Todo
 from hfta_nb.workers.crews.reports import NEW, Beat, Done, Lost, Order, Planned, Report, Saved, Told
 from hfta_nb.workers.distributed.followers import Followers
-from hfta_nb.workers.distributed.leader import spread
-from hfta_nb.workers.distributed.others import Start
+from hfta_nb.workers.distributed.leader import Start, spread
 from hfta_nb.workers.processes import pickling
+from hfta_nb.workers.processes.child import Send, Task
+from hfta_nb.workers.processes.frames import Message
 
 Emit = Callable[[Report], None]
+
+
+class Training(Task):
+    """What a worker of a run does: it trains one order after another.
+
+    Args:
+        settings: of the run, pickled.
+        start: starts the other ranks of an array that several devices train.
+    """
+
+    def __init__(self, settings: bytes, start: Start = Followers) -> None:
+        self._settings, self._start = pickling.loads(settings)[0], start
+
+    def do(self, call: Message, payload: bytes, control: Control, report: Send) -> None:
+        """Train an order."""
+        order: Order = pickling.unpacked(payload)
+        perform(self._settings, order, control, lambda told: report({}, pickling.packed(told)), self._start)
 
 
 def perform(settings: Settings, order: Order, control: Control, emit: Emit, start: Start = Followers) -> None:

@@ -68,7 +68,7 @@ class Announced:
             if leaf is not None:
                 ranks.broadcast_(leaf)
         rows = [(_tensor(leaf), rank) for rank in range(1, ranks.size) for leaf in shares[rank]]
-        ranks.send([(leaf.to(ranks.device).contiguous(), rank) for leaf, rank in rows if leaf is not None])()
+        ranks.send([(leaf.to(ranks.device).contiguous(), rank) for leaf, rank in rows if leaf is not None])
         return share(x, 0, sizes)
 
     def received(self, ranks: Ranks) -> tuple[Any, Any]:

@@ -1,82 +1,29 @@
-"""The processes of the ranks beside rank 0, which rank 0 starts and ends."""
+"""The ranks beside rank 0, as rank 0 sees them: children, which it starts, tells what to do, and ends."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import select
-import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hfta_nb.errors import DistributedError, WorkerError
-from hfta_nb.workers.distributed.others import explained, lost
-from hfta_nb.workers.distributed.rank_follower import Hello
-from hfta_nb.workers.distributed.ranks import Ranks, connected
-from hfta_nb.workers.processes import cores, frames, pickling
-from hfta_nb.workers.processes.ends import in_words
-from hfta_nb.workers.processes.spawning import pipes_of, spawn
+from hfta_nb.workers.distributed.rank_follower import Follower
+from hfta_nb.workers.distributed.ranks import Meet, Ranks, connected_by, met_in_file
+from hfta_nb.workers.processes import cores, pickling
+from hfta_nb.workers.processes.child import Send, packed, surroundings
+from hfta_nb.workers.processes.child_process import Child, ChildProcess, Ended
+from hfta_nb.workers.processes.frames import Message
 
 TIMEOUT_S = 300.0
 """How long an exchange between ranks may take before the run fails."""
 
-_START_S = 120.0
 _END_S = 5.0
-_COMMAND = (sys.executable, "-P", "-m", "hfta_nb.workers.distributed.follower_main")
-
-
-class _Rank:
-    """The process of one rank.
-
-    Args:
-        threads: of torch.
-
-    Raises:
-        DistributedError: it can't be started.
-    """
-
-    def __init__(self, threads: int) -> None:
-        try:
-            self.process = spawn(_COMMAND, dict.fromkeys(cores.COUNTS, str(threads)), heard=False)
-        except WorkerError as error:
-            raise DistributedError(f"of a rank, {error.what}", where=error.where) from error
-        self._to, self._said = pipes_of(self.process)
-        self._messages = frames.read(self._said)
-
-    def write(self, frame: bytes) -> None:
-        """Send a frame.
-
-        Raises:
-            OSError: it is gone.
-        """
-        rest = memoryview(frame)
-        while rest:
-            rest = rest[os.write(self._to, rest) :]
-
-    def said(self, timeout_s: float | None = None) -> frames.Message | None:
-        """Its next message; None if it has ended, or has none in this time."""
-        if timeout_s is not None and not select.select([self._said], [], [], timeout_s)[0]:
-            return None
-        return next(self._messages, ({}, b""))[0] or None
-
-    def let_go(self) -> None:
-        """Close what it reads from, which ends it."""
-        os.close(self._to)
-
-    def close(self, timeout_s: float) -> None:
-        """Wait for its end, and then force it."""
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._said)
 
 
 class Followers:
@@ -96,81 +43,122 @@ class Followers:
     """
 
     ranks: Ranks
+    start_s: float | None = 120.0
+    """How long the others may take to start."""
 
     def __init__(self, size: int, device: torch.device, timeout_s: float | None = None) -> None:
-        if device.type == "cpu":
-            cores.check_processes("devices", size)
-        self._place = tempfile.mkdtemp(prefix="hfta_nb-ranks-")
-        self._before = torch.get_num_threads()
-        self._failed = False
-        self._others: list[_Rank] = []
-        threads = max(1, self._before // size) if device.type == "cpu" else self._before
-        file, timeout_s = str(Path(self._place) / "store"), timeout_s or TIMEOUT_S
+        self.size, self.device, self.timeout_s = size, device, timeout_s or TIMEOUT_S
+        self._children: list[Child] = []
+        self._ready: set[int] = set()
+        self._gone: dict[int, str] = {}
+        self._changed = threading.Condition()
+        self._calls = 0
+        self._undo = contextlib.ExitStack()
         try:
+            store, host, meet = self.open()
             for rank in range(1, size):
-                self._others.append(_Rank(threads))
-                path = [entry for entry in sys.path if isinstance(entry, str)]
-                other = str(device) if device.type == "cpu" else f"cuda:{(device.index or 0) + rank}"
-                hello = Hello(rank, size, file, timeout_s, other, threads, path, os.getcwd())
-                self._write(rank, frames.pack({"hello": True}, pickling.packed(hello)))
-            for rank in range(1, size):
-                self._wait_ready(rank)
-            torch.set_num_threads(threads)
-            self.ranks = connected(0, size, file, device, timeout_s)
+                self._children.append(self.start(rank, partial(self._hear, rank), partial(self._ended, rank)))
+            with self.watched():
+                self._wait_ready()
+                for rank in range(1, size):
+                    self._call([rank], "join", meet, rank, size, self.device_of(rank), self.timeout_s)
+                self.ranks = connected_by(store, 0, size, device, self.timeout_s, host)
         except BaseException:
-            self._failed = True
             self.close()
             raise
 
     def tell(self, command: str, *given: Any) -> None:
-        """Tell every other rank to do something, in order.
+        """Tell every other rank to do something, in order; see `Follower`.
 
         Raises:
             DistributedError: one of them is gone.
         """
-        frame = frames.pack({"do": command}, pickling.packed(given))
-        for rank in range(1, len(self._others) + 1):
-            self._write(rank, frame)
+        if self._gone:
+            raise _lost(self._gone)
+        self._call(range(1, self.size), command, *given)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Within, an exchange that fails is explained by what has become of the other ranks."""
         try:
-            with explained(self._ended):
-                yield
-        except BaseException:
-            self._failed = True  # who knows how far the others are
-            raise
+            yield
+        except DistributedError as error:
+            with self._changed:  # one that has ended for a reason of its own may be told of in a moment
+                self._changed.wait_for(lambda: bool(_own(self._gone)), _END_S)
+                found = dict(self._gone)
+            if not found:
+                raise
+            raise _lost(found) from error
 
     def close(self) -> None:
-        """End the processes."""
-        others, self._others = self._others, []
-        for other in others:
-            other.let_go()
-        for other in others:
-            other.close(0.0 if self._failed else _END_S)
-        torch.set_num_threads(self._before)
-        shutil.rmtree(self._place, ignore_errors=True)
+        """End the other ranks."""
+        children, self._children = self._children, []
+        with self._undo:
+            for child in children:
+                child.kill()
+            for child in children:
+                child.reap()
 
-    def _write(self, rank: int, frame: bytes) -> None:
+    # Where the others are: on this machine.
+
+    def open(self) -> tuple[Any, str, Meet]:
+        """Find torch's store by which the ranks meet, this machine's address, and how the others find both."""
+        self._threads = torch.get_num_threads()
+        if self.device.type == "cpu":
+            cores.check_processes("devices", self.size)
+            self._undo.callback(torch.set_num_threads, self._threads)
+            self._threads = max(1, self._threads // self.size)
+            torch.set_num_threads(self._threads)
+        place = self._undo.enter_context(tempfile.TemporaryDirectory(prefix="hfta_nb-ranks-"))
+        meet = partial(met_in_file, str(Path(place) / "store"), self.size)
+        return *meet(0), meet
+
+    def start(self, rank: int, hear: Send, ended: Ended) -> Child:
+        """Start another rank."""
+        own = dict.fromkeys(cores.COUNTS, str(self._threads))
         try:
-            self._others[rank - 1].write(frame)
-        except OSError as error:
-            self._failed = True
-            raise lost(self._ended() or {rank: "is gone"}) from error
+            child = ChildProcess(f"rank {rank}", own, hear, ended, heard=False)
+        except WorkerError as error:
+            raise DistributedError(f"of a rank, {error.what}", where=error.where) from error
+        child.send({"task": surroundings(self._threads)}, packed(Follower))
+        return child
 
-    def _wait_ready(self, rank: int) -> None:
-        """Wait until a process has imported torch."""
-        told = self._others[rank - 1].said(_START_S) or {"error": "did not start"}
-        if "error" in told:
-            raise lost({rank: told["error"]})
+    def device_of(self, rank: int) -> str:
+        """The device of another rank, as that sees it."""
+        return "cpu" if self.device.type == "cpu" else f"cuda:{(self.device.index or 0) + rank}"
 
-    def _ended(self) -> dict[int, str]:
-        """By rank, why it has ended."""
-        found: dict[int, str] = {}
-        for rank, other in enumerate(self._others, 1):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = other.process.wait(_END_S)
-                told = other.said()
-                found[rank] = in_words(code) if told is None else told["error"]
-        return found
+    # Within.
+
+    def _call(self, ranks: Iterable[int], command: str, *given: Any) -> None:
+        payload = pickling.packed(given)
+        self._calls += 1
+        for rank in ranks:
+            self._children[rank - 1].send({"call": self._calls, "command": command}, payload)
+
+    def _wait_ready(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._gone or len(self._ready) == self.size - 1, self.start_s)
+            late = [rank for rank in range(1, self.size) if rank not in self._ready]
+            if late:
+                raise _lost(self._gone or {late[0]: "did not start"})
+
+    def _hear(self, rank: int, message: Message, _: bytes) -> None:
+        if "ready" in message:
+            with self._changed:
+                self._ready.add(rank)
+                self._changed.notify_all()
+
+    def _ended(self, rank: int, words: str, _: bool) -> None:
+        with self._changed:
+            self._gone[rank] = words
+            self._changed.notify_all()
+
+
+def _own(found: Mapping[int, str]) -> dict[int, str]:
+    """Of the ranks that have ended, those that have not only lost another one."""
+    return {rank: why for rank, why in found.items() if not why.startswith(DistributedError.__name__)}
+
+
+def _lost(found: Mapping[int, str]) -> DistributedError:
+    what = "; ".join(f"rank {rank} {why}" for rank, why in (_own(found) or found).items())
+    return DistributedError(what, where="devices", remedy="run(resume=True) goes on from the last checkpoint")

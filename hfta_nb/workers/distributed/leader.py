@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,8 +16,10 @@ from hfta_nb.train.step.rollback import on_host
 from hfta_nb.workers.distributed.batch_parts import Announced
 from hfta_nb.workers.distributed.data_parallel import DataParallel
 from hfta_nb.workers.distributed.followers import Followers
-from hfta_nb.workers.distributed.others import Others, Start
 from hfta_nb.workers.distributed.step_recipe import Recipe
+
+Start: TypeAlias = Callable[[int, torch.device], Followers]
+"""Starts the other ranks, given how many ranks there are and the device of rank 0."""
 
 
 class Leader:
@@ -36,7 +38,7 @@ class Leader:
 
     whole = False
 
-    def __init__(self, step: ArrayStep, parallel: DataParallel, others: Others) -> None:
+    def __init__(self, step: ArrayStep, parallel: DataParallel, others: Followers) -> None:
         self.step, self.parallel, self.others = step, parallel, others
 
     def __len__(self) -> int:
@@ -96,7 +98,7 @@ class Leader:
         return self.step.state()
 
 
-def lead(others: Others, batch_norm: str, step: Step) -> Step:
+def lead(others: Followers, batch_norm: str, step: Step) -> Step:
     """Let all ranks make an array's step. A plain module's stays on rank 0.
 
     Raises:

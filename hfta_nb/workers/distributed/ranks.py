@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -52,7 +52,7 @@ class Ranks:
         there = tensor.to(self.device).contiguous()
         flat = _bytes(there)
         if flat.numel():
-            self._wait(lambda: self._group.broadcast([flat], dist.BroadcastOptions()))  # rank 0 is its default
+            self._do(lambda: self._group.broadcast([flat], dist.BroadcastOptions()))  # rank 0 is its default
         if self.rank and there is not tensor:
             tensor.copy_(there)
 
@@ -61,41 +61,28 @@ class Ranks:
         own = tensor.to(self.device).contiguous()
         found = [torch.empty_like(own) for _ in range(self.size)]
         if own.numel():
-            self._wait(lambda: self._group.allgather([list(map(_bytes, found))], [_bytes(own)]))
+            self._do(lambda: self._group.allgather([list(map(_bytes, found))], [_bytes(own)]))
         return found
 
-    def send(self, tensors: Sequence[tuple[Tensor, int]]) -> Callable[[], None]:
-        """Begin to send contiguous tensors, each to a rank; the function returned waits for the end."""
-        works = [self._begun(partial(self._group.send, [_bytes(t)], to, 0)) for t, to in tensors if t.numel()]
-
-        def wait() -> None:
-            for work in works:
-                self._end(work)
-
-        return wait
+    def send(self, tensors: Sequence[tuple[Tensor, int]]) -> None:
+        """Send contiguous tensors, each to a rank."""
+        self._do(*(partial(self._group.send, [_bytes(tensor)], to, 0) for tensor, to in tensors if tensor.numel()))
 
     def receive_(self, tensor: Tensor) -> None:
         """Fill a contiguous tensor with what rank 0 sends."""
         if tensor.numel():
-            self._wait(lambda: self._group.recv([_bytes(tensor)], 0, 0))
+            self._do(lambda: self._group.recv([_bytes(tensor)], 0, 0))
 
     def _reduce(self, tensor: Tensor, how: Any) -> None:
         options = dist.AllreduceOptions()
         options.reduceOp = how
-        self._wait(lambda: self._group.allreduce([tensor], options))
+        self._do(lambda: self._group.allreduce([tensor], options))
 
-    def _wait(self, begin: Callable[[], Any]) -> None:
-        self._end(self._begun(begin))
-
-    def _end(self, work: Any) -> None:
+    def _do(self, *begin: Callable[[], Any]) -> None:
+        """Begin exchanges, and wait for their ends."""
         try:
-            work.wait()
-        except RuntimeError as error:
-            raise self._lost(error) from error
-
-    def _begun(self, begin: Callable[[], Any]) -> Any:
-        try:
-            return begin()
+            for work in [one() for one in begin]:
+                work.wait()
         except RuntimeError as error:
             raise self._lost(error) from error
 
@@ -125,15 +112,21 @@ def of_torch(group: Any, device: torch.device) -> Ranks:
     return Ranks(group, device)
 
 
-def connected(rank: int, size: int, path: str, device: torch.device, timeout_s: float) -> Ranks:
-    """Meet the other processes of this machine; see `connected_by`.
+Meet: TypeAlias = Callable[[int], tuple[Any, str]]
+"""Gives a rank torch's store, by which it finds the others, and the address by which they reach its machine."""
+
+
+def met_in_file(path: str, size: int, rank: int) -> tuple[Any, str]:
+    """See `Meet`: on one machine.
 
     Args:
         path: a file that all of them see and that nobody else uses.
+        size: how many they are.
+        rank: which one this is.
     """
     torch_dist: Any = dist  # not all of it is typed
     with _meeting(rank, size):
-        return connected_by(torch_dist.FileStore(path, size), rank, size, device, timeout_s)
+        return torch_dist.FileStore(path, size), "127.0.0.1"
 
 
 def store_at(host: str, port: int, timeout_s: float, rank: int, size: int) -> Any:
@@ -147,9 +140,7 @@ def store_at(host: str, port: int, timeout_s: float, rank: int, size: int) -> An
         return torch_dist.TCPStore(host, port, None, rank == 0, timedelta(seconds=timeout_s), wait_for_workers=False)
 
 
-def connected_by(
-    store: Any, rank: int, size: int, device: torch.device, timeout_s: float, host: str = "127.0.0.1"
-) -> Ranks:
+def connected_by(store: Any, rank: int, size: int, device: torch.device, timeout_s: float, host: str) -> Ranks:
     """Meet the other processes: gloo on CPUs, NCCL on GPUs. torch's default process group stays as it is.
 
     Args:

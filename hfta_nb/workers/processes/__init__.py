@@ -1,1 +1,1 @@
-"""What worker processes have in common: messages over pipes, pickling of users' code, threads, and how they end."""
+"""What all workers have in common: one protocol, processes that speak it, pickling of users' code, and threads."""

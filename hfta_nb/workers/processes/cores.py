@@ -30,6 +30,9 @@ PATIENCE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME"
 """Settings against spinning at barriers, for any OpenMP, GNU's, Intel's and LLVM's. The user's own settings have
 precedence."""
 
+OF_A_CHILD = {*COUNTS, *PATIENCE, "CUDA_VISIBLE_DEVICES"}
+"""What a worker has from its start, and does not take over from its parent later: libraries have read it."""
+
 MOST_THREADS = 1024
 """No machine has more cores for one process. Creating far more threads would end the process silently."""
 

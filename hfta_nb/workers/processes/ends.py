@@ -1,8 +1,11 @@
-"""How a process ended."""
+"""How a process ended, and how often another one goes on."""
 
 from __future__ import annotations
 
 import signal
+
+RESTARTS = 3
+"""How often another worker goes on with what one has died of, without progress in between, unless a user decides."""
 
 _CRASHES = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE")
 
