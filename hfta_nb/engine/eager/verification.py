@@ -18,7 +18,7 @@ from torch import Tensor
 from hfta_nb.engine.eager.blocks import leaf_blocks
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.caller_backward import CallerBackward, Repeat, tell_of_failure, without_effects
-from hfta_nb.engine.eager.compare_outcomes import differences, mismatch, sensitive
+from hfta_nb.engine.eager.compare_outcomes import differences, mismatch
 from hfta_nb.engine.eager.divergence import first_divergence, rows_of
 from hfta_nb.engine.eager.functions_in_backward import BackwardChangeError
 from hfta_nb.engine.eager.member_gradients import MemberGradients
@@ -144,7 +144,6 @@ class MemberVerification:
         self.plain_run = PlainRun(state, self.member, inputs, computation)
         self.gradients: dict[str, Tensor | None] = {}
         self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
-        self._nudged: MemberOutcome | None = None
         wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
         self._differentiated = torch.is_grad_enabled() and wanted and not computation.backward
         self.later = later and self._differentiated
@@ -168,12 +167,12 @@ class MemberVerification:
             together |= of_member.outcome()
         if any(key.startswith(PARAMETER) for key in alone):
             together |= {f"{PARAMETER}{name}": p.clone() for name, p in self.state.parameters_of(self.member).items()}
-        off = self._different(together, alone)
+        off = differences(together, alone, self._must_have, self._nudged)
         if off:
             self.restore()
-            path = self._first_divergence(off)
+            path = self._first_divergence([one.name for one in off])
             self.restore()
-            raise mismatch(self.member, off[0], together, alone, path)
+            raise mismatch(self.member, off[0], path)
         return changed
 
     def _plain_fails(self, error: Exception) -> None:
@@ -215,24 +214,17 @@ class MemberVerification:
         found |= state.functions.outcome(state.functions.of(m))
         return found | stream_outcome(state.generators.states[m]) | attribute_outcome(state.engine.attributes.of(m))
 
-    def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:
-        """The keys under which the outcomes differ by more than rounding."""
-        off = differences(together, alone, self._must_have)
-        return [key for key in off if not self._sensitive(key, together.get(key), alone[key])]
-
     def _must_have(self, key: str) -> bool:
         """True if the member must have what the plain module has; gradients of `array(x)` are computed later."""
         return not key.startswith("gradient") or (self.computation.backward and not key.startswith(INPUT_GRADIENT))
 
-    def _sensitive(self, key: str, own: Any, alone: Any) -> bool:
-        """True if the plain module's own value differs as much when the last bits of its parameters change."""
-        if self._nudged is None:
-            after = self.state.snapshot(every=True)
-            self.restore()
-            nudged = plain_member(self.state, self.member)
-            after()
-            self._nudged = self.plain_run.nudged_outcome(nudged, differentiate=not self.later)
-        return sensitive(own, alone, self._nudged.get(key))
+    def _nudged(self) -> MemberOutcome:
+        """The outcome of the plain module when the last bits of its parameters change."""
+        after = self.state.snapshot(every=True)
+        self.restore()
+        nudged = plain_member(self.state, self.member)
+        after()
+        return self.plain_run.nudged_outcome(nudged, differentiate=not self.later)
 
     def _first_divergence(self, off: list[str]) -> str | None:
         """The path of the submodule where the difference begins; None if it is not known, or can't run by itself."""
@@ -256,6 +248,7 @@ class MemberVerification:
         path = first_divergence(dict(state.skeleton.named_modules()), together, lambda: own, alone, rows)
         if path is None:
             kinds = ("gradient", "buffer", "parameter", "attribute")
-            owners = [submodule_of(key) for key in off if key.startswith(kinds) and not key.startswith(INPUT_GRADIENT)]
+            known = [key for key in off if key.startswith(kinds) and not key.startswith(INPUT_GRADIENT)]
+            owners = [submodule_of(key.partition("[")[0]) for key in known]
             path = paths.get(owners[-1]) if owners else None
         return path
