@@ -28,8 +28,7 @@ from hfta_nb.train import Settings
 from hfta_nb.train.plan import Group
 from hfta_nb.train.step.choices import lr_scheduler_of
 
-TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3}
-TOLERANCES |= {"bfloat16": 1e-3, "float16": 1e-3}
+TOLERANCES = {"float64": 1e-8, "float32": 1e-5} | dict.fromkeys(("tf32", "bf16", "fp16", "bfloat16", "float16"), 1e-3)
 """Largest difference of two loss curves that counts as equal, whatever the model; by precision, or by dtype in fp32."""
 
 NOISE_RUNS, NOISE_FACTOR = 2, 10
@@ -192,8 +191,8 @@ def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:
 
 def _largest(a: Curves, b: Curves) -> dict[str, float]:
     """Per metric, the largest difference of two curves; infinite where one of them was lost and the other not."""
-    pairs = [(torch.tensor(values).double(), torch.tensor(b[name]).double()) for name, values in a.items()]
-    return {name: one.off[0] for name, one in zip(a, measure(pairs), strict=True)}
+    columns = [torch.tensor([*zip(values, b[name], strict=True)], dtype=torch.float64) for name, values in a.items()]
+    return {name: one.off[0] for name, one in zip(a, measure([(c[:, 0], c[:, 1]) for c in columns]), strict=True)}
 
 
 def _metrics_off(
