@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.members.own_draws import drawing_from
-from hfta_nb.engine.members.process_streams import equal_states, one_thread
+from hfta_nb.engine.members.process_streams import one_thread
 
 
 class Randomness:
@@ -60,13 +61,8 @@ class Randomness:
 
     def moved(self, since: Sequence[Any]) -> bool:
         """Whether anything was drawn since `mark` gave `since`."""
-        return not _same(self._now, since)
+        return not same_value(self._now, since)
 
     def mark(self) -> list[Any]:
         """The positions of the streams."""
         return self._now
-
-
-def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    tensors = zip(a[:-2], b[:-2], strict=True)
-    return all(torch.equal(x, y) for x, y in tensors) and equal_states(a[-2], b[-2]) and bool(a[-1] == b[-1])

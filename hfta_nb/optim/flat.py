@@ -166,9 +166,12 @@ class FlatOptimizer(FlatState):
             self._bound_step = self._prepare_step(segments, values)
         return tuple(s.fused for s in segments)
 
-    def tensors(self) -> list[Tensor]:
-        kept = [t for s in self._segments for t in s.state.values()]
-        return kept + [s.fused.counts for s in self._segments if s.fused is not None]
+    def tensors(self) -> dict[str, Tensor]:
+        found = {f"{kind} of {name}": columns[:, place]
+                 for s in self._segments for kind, columns in s.state.items()
+                 for name, place in zip(s.names, s.places, strict=True)}  # fmt: skip
+        counts = {f"steps of {s.names[0]}": s.fused.counts for s in self._segments if s.fused is not None}
+        return found | counts
 
     def _advance_without(self, segment: Segment, values: Numbers, _: Tensor | None) -> None:
         self._advance(segment, values, [])

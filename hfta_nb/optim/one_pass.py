@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.comparison import compare
 from hfta_nb.optim.fused_kernels import settings_of
 from hfta_nb.optim.hyperparameters import Columns, HostColumn
 
@@ -215,9 +216,10 @@ def _reason_against(kernels: Any, rule: Rule, p: Tensor, states: tuple[str, ...]
                 step(torch.tensor([left, False, False], device=p.device))
         except Exception as error:  # no compiler, a GPU that Triton doesn't know, ...
             return (str(error).strip() or type(error).__name__).splitlines()[0]
-    limit = _ERROR.get(p.dtype, 0.02)
-    close = all(torch.allclose(a, b, rtol=limit, atol=limit) for a, b in zip(*found, strict=True))
-    return "" if close else "it gives other numbers"
+    names = "the parameter", "the gradient", *states, "the number of steps"
+    by_kernel, by_torch = (dict(zip(names, tensors, strict=True)) for tensors in found)
+    off = compare(by_kernel, by_torch, lambda t: _ERROR.get(t.dtype, 0.02), members=len(wave))
+    return f"it gives other numbers ({off[0]})" if off else ""
 
 
 TRIAL = {"lr": np.array([0.1, 0.02, 0.003]), "weight_decay": np.array([0.2, 0.0, 0.1])}

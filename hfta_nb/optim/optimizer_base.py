@@ -236,9 +236,9 @@ class ArrayOptimizer(Surgery):
         """
         return None
 
-    def tensors(self) -> list[Tensor]:
-        """What a step that is `ready` changes beside the parameters."""
-        return []
+    def tensors(self) -> dict[str, Tensor]:
+        """What a step that is `ready` changes beside the parameters, by name."""
+        return {}
 
     @torch.no_grad()
     def _whole_step(self, closure: Callable[[], Any] | None, skip: Sequence[int]) -> Any:

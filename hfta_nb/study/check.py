@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hfta_nb.data import AnyData, Data, Stream
+from hfta_nb.engine.comparison import measure, nudge
 from hfta_nb.errors import DataError, StudyError, out_of_memory
 from hfta_nb.models.recipes.undisturbed import apart as set_apart
 from hfta_nb.records import events as ev
@@ -25,10 +26,9 @@ from hfta_nb.study.protocol import Study
 from hfta_nb.study.users_loop import Curves, UsersLoop
 from hfta_nb.train import Settings
 from hfta_nb.train.plan import Group
-from hfta_nb.train.step import Scores, ScoreSink, Step
 from hfta_nb.train.step.choices import lr_scheduler_of
 
-TOLERANCES = {"float64": 1e-8, "float32": 1e-5, "tf32": 1e-3, "bf16": 1e-3, "fp16": 1e-3, "bfloat16": 1e-3}
+TOLERANCES = {"float64": 1e-8, "float32": 1e-5} | dict.fromkeys(("tf32", "bf16", "fp16", "bfloat16", "float16"), 1e-3)
 """Largest difference of two loss curves that counts as equal, whatever the model; by precision, or by dtype in fp32."""
 
 NOISE_RUNS, NOISE_FACTOR = 2, 10
@@ -37,8 +37,8 @@ than the tolerance, the member is trained alone again, twice, with every weight 
 precision) after every step: up to ten times the difference that this alone makes is rounding too. Where that is more
 than the loss itself, curves within it say nothing: any other training would be within it as well."""
 
-EPS = {"fp32": None, "tf32": 2.0**-10, "bf16": torch.finfo(torch.bfloat16).eps, "fp16": torch.finfo(torch.float16).eps}
-"""How far apart neighbouring numbers are, relative to them; None: as the dtype has it."""
+EPS = {"tf32": 2.0**-10, "bf16": torch.finfo(torch.bfloat16).eps, "fp16": torch.finfo(torch.float16).eps}
+"""How far apart neighbouring numbers are, relative to them, where it is not as the dtype has it."""
 
 COMPARED_EPOCHS = 5
 
@@ -63,13 +63,16 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     recorded = _up_to(member, study.metrics, count)
     longest = max(count, member.planned if stretch else study.epochs)
     settings = replace(study.settings(), epochs=longest, data=_as_given(study.data))
-    twin = yield from _train_alone(study, settings, alone, count)
+    twin, dtype = yield from _train_alone(study, settings, alone, count)
+    if study.precision == "fp32":
+        name = str(dtype).removeprefix("torch.")
     differences = _largest(recorded, twin)
-    tolerance, noise = TOLERANCES[name], dict[str, float]()
+    tolerance, noise, last_bit = TOLERANCES[name], dict[str, float](), EPS.get(study.precision, torch.finfo(dtype).eps)
     if _loss(differences) > tolerance or _metrics_off(differences, twin, name, noise):
         for seed in range(NOISE_RUNS):
-            nudge = functools.partial(_Nudged, seed=seed, eps=EPS[study.precision])
-            nudged = yield from _train_alone(study, settings, alone, count, nudge)
+            generator = torch.Generator().manual_seed(seed)
+            nudging = functools.partial(nudge, rounding=lambda _: last_bit, generator=generator)
+            nudged, _ = yield from _train_alone(study, settings, alone, count, nudging)
             apart = _largest(twin, nudged)
             noise = {metric: max(noise.get(metric, 0.0), value) for metric, value in apart.items()}
             tolerance = max(tolerance, NOISE_FACTOR * _loss(apart))
@@ -160,19 +163,23 @@ def _size(curves: Curves) -> float:
 
 
 def _train_alone(
-    study: Study, settings: Settings, group: Group, epochs: int, prepare: Callable[[Step], Step] | None = None
-) -> Generator[Event, None, Curves]:
-    """The curves of a group of one, trained as a plain module."""
+    study: Study,
+    settings: Settings,
+    group: Group,
+    epochs: int,
+    after_step: Callable[[Iterable[Tensor]], None] = lambda weights: None,
+) -> Generator[Event, None, tuple[Curves, torch.dtype]]:
+    """The curves of a group of one, trained as a plain module, and the dtype in which it was; see `UsersLoop`."""
     # Lengths of lr schedules are those of the whole run, so the twin is stopped after some epochs instead.
     try:
-        loop = UsersLoop(settings, study.handed, group, prepare)
+        loop = UsersLoop(settings, study.handed, group, after_step)
         yield from set_apart(loop.epochs(epochs), settings.repeats)
     except Exception as error:
         if out_of_memory(error) or isinstance(error, DataError):
             raise
         what = f"failed when it was trained alone ({type(error).__name__}: {error})"
         raise StudyError(what, where=group.variants[0].label) from error
-    return {name: loop.curves[name] for name in study.metrics if name in loop.curves}
+    return {name: loop.curves[name] for name in study.metrics if name in loop.curves}, loop.dtype
 
 
 def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:
@@ -182,62 +189,10 @@ def _up_to(member: Member, metrics: Sequence[str], epochs: int) -> Curves:
     return {name: curve.values[: cut[name]] for name, curve in known.items() if cut[name]}
 
 
-class _Nudged:
-    """A step after which every weight is changed by `eps`, up or down; None for its last bit."""
-
-    def __init__(self, step: Step, seed: int, eps: float | None) -> None:
-        self.inner, self.eps = step, eps
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def measuring(self, member: int, function: Any) -> AbstractContextManager[None]:
-        return self.inner.measuring(member, function)
-
-    def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
-        scores = self.inner.train(x, y, keep)
-        for weight in self.inner.weights().values():
-            if weight.is_floating_point():
-                signs = torch.randint(0, 2, weight.shape, generator=self.generator).to(weight) * 2 - 1
-                weight.mul_(1 + (self.eps or torch.finfo(weight.dtype).eps) * signs)
-        return scores
-
-    def end_epoch(self) -> None:
-        self.inner.end_epoch()
-
-    def end_validation(self, values: Sequence[float]) -> None:
-        self.inner.end_validation(values)
-
-    def step_lr_schedulers(self) -> None:
-        self.inner.step_lr_schedulers()
-
-    def evaluate(self, x: Any, y: Any) -> Scores:
-        return self.inner.evaluate(x, y)
-
-    def scales(self) -> torch.Tensor | None:
-        return self.inner.scales()
-
-    def select(self, indices: Sequence[int]) -> Step:
-        self.inner = self.inner.select(indices)
-        return self
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        return self.inner.weights()
-
-    def narrower(self, index: int) -> Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]:
-        return self.inner.narrower(index)
-
-    def state(self) -> dict[str, Any]:
-        return self.inner.state()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.inner.load_state(state)
-
-
 def _largest(a: Curves, b: Curves) -> dict[str, float]:
-    """Per metric, the largest difference of two curves."""
-    return {name: max(_apart(x, y) for x, y in zip(values, b[name], strict=True)) for name, values in a.items()}
+    """Per metric, the largest difference of two curves; infinite where one of them was lost and the other not."""
+    columns = [torch.tensor([*zip(values, b[name], strict=True)], dtype=torch.float64) for name, values in a.items()]
+    return {name: one.off[0] for name, one in zip(a, measure([(c[:, 0], c[:, 1]) for c in columns]), strict=True)}
 
 
 def _metrics_off(
@@ -264,19 +219,13 @@ def _metrics_off(
 
 def _loss(differences: dict[str, float]) -> float:
     """The larger of the losses' differences; infinite where one curve was lost and the other not."""
-    worst = max(d for m, d in differences.items() if m.endswith("_loss"))
-    return math.inf if any(math.isnan(d) for d in differences.values()) else worst
+    return max(d for m, d in differences.items() if m.endswith("_loss") or d == math.inf)
 
 
 def row_of(found: ev.MemberChecked) -> dict[str, Any]:
     """What was found, as a row of a table."""
     ends = {"tolerance": found.tolerance, "equal": found.equal, "verdict": found.verdict}
     return {"member": found.variant, "epochs": found.epochs, **found.differences, **ends}
-
-
-def _apart(a: float, b: float) -> float:
-    # Both lost in the same way is equal; one alone is not.
-    return 0.0 if a == b or (math.isnan(a) and math.isnan(b)) else abs(a - b)
 
 
 def _alone(group: Group, index: int) -> Group:

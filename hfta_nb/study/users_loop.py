@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ from hfta_nb.study.given_augmentation import BySample
 from hfta_nb.study.given_data import GivenData, Pair
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.plan import Group
-from hfta_nb.train.step import PlainStep, Step
+from hfta_nb.train.step import PlainStep
 from hfta_nb.train.whole_sets import MOST_BYTES
 
 Curves = dict[str, list[float]]
@@ -43,14 +43,19 @@ class UsersLoop:
         settings: of the study.
         handed: see `GivenData`.
         group: of the one member.
-        prepare: what is done to its step.
+        after_step: called with its weights after each step.
 
     Attributes:
         curves: by name, what each epoch gave.
+        dtype: the one of the fewest bits among the member's own and those of its losses.
     """
 
     def __init__(
-        self, settings: Settings, handed: Any, group: Group, prepare: Callable[[Step], Step] | None = None
+        self,
+        settings: Settings,
+        handed: Any,
+        group: Group,
+        after_step: Callable[[Iterable[Tensor]], None] = lambda weights: None,
     ) -> None:
         self.settings, self.row = settings, group.rows[0]
         self.family, data = settings.family, settings.data
@@ -66,13 +71,19 @@ class UsersLoop:
         self.plain = PlainStep(
             built.module, self.row, objective, {}, settings.epochs, built.generators, settings.precision, length
         )
-        self.step: Step = self.plain if prepare is None else prepare(self.plain)
+        self.after_step = after_step
         seed = self.row["data_seed"]
         self.seed = settings.seed if seed is None else int(seed)
         self.given = GivenData(handed, settings, int(self.row["batch_size"]), self.seed)
         self.augmentation = BySample(trainer.data, self.row, self.seed, settings.device)
         self.latest: dict[str, float] = {}
         self.curves: Curves = {}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """See above: what is computed after such a loss is no more exact."""
+        found = [self.settings.dtype, *(dtype for tap in self.taps.values() for dtype in tap.dtypes)]
+        return max((d for d in found if d.is_floating_point), key=lambda d: torch.finfo(d).eps)
 
     def epochs(self, count: int) -> Iterator[Event]:
         """Train; events say that it goes on."""
@@ -87,20 +98,21 @@ class UsersLoop:
             found = _Means({} if self.family.phases else self.metrics)
             for x, y in next(batches):
                 self._put(y)
-                self.step.train(x, y)
+                self.plain.train(x, y)
+                self.after_step(self.plain.weights().values())
                 losses = self._losses(training=True)
                 with self._measuring():
                     found.add(_size(y), losses, self._output(), y)
                 yield ev.Heartbeat(time.time())
             values = {f"train_{name}": value for name, value in found.values().items()}
-            self.step.end_epoch()
-            scales = self.step.scales()
+            self.plain.end_epoch()
+            scales = self.plain.scales()
             if scales is not None:
                 values["train_loss_scale"] = float(scales[0])
             if self.settings.validates(epoch):
                 values |= {f"val_{name}": value for name, value in self._validated().items()}
                 monitored = values[self.settings.monitor]
-                self.step.end_validation([-monitored if self.settings.maximize else monitored])
+                self.plain.end_validation([-monitored if self.settings.maximize else monitored])
             for name, value in values.items():
                 self.curves.setdefault(name, []).append(value)
 
@@ -164,7 +176,7 @@ class UsersLoop:
             for x, y in self.given.validation():
                 x = self._standardised(x)
                 self._put(y)
-                self.step.evaluate(x, y)
+                self.plain.evaluate(x, y)
                 output, losses = self._held_out(x), self._losses()
                 with self._measuring():
                     found.add(_size(y), losses, output, y)
@@ -200,6 +212,7 @@ class _Tap:
     def __init__(self, loss: Loss, memory: FunctionStates) -> None:
         self.loss, self.memory, self.target = loss, memory, None
         self.calls: list[tuple[float, Any]] = []
+        self.dtypes: set[torch.dtype] = set()
 
     def __call__(self, output: Any, target: Any) -> Tensor:
         return self.noted(self.loss, output)
@@ -208,6 +221,7 @@ class _Tap:
         """A call of the loss, or of a member's own."""
         with self.memory.of_one((self.loss,)):
             value = function(output, self.target)
+        self.dtypes.add(value.dtype)
         self.calls.append((float(value.detach()), tensor_map(Tensor.detach, output)))
         return value
 

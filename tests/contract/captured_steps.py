@@ -54,12 +54,6 @@ class StandIn:
         self.made.append(Captured(action))
         return self.made[-1]
 
-    def streams(self) -> list[Tensor]:
-        return [s["cpu"].clone() for s in self.generators.states]
-
-    def put_streams(self, streams: Sequence[Tensor]) -> None:
-        self.generators.put(streams)
-
 
 def build() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 4))

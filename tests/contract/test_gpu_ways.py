@@ -257,7 +257,7 @@ def test_factors_of_fewer_bits_are_no_other_numbers(
 ) -> None:
     """Where factors are rounded to TF32, a member may differ from its plain module by that much."""
     if factors == "tf32":
-        monkeypatch.setattr(matmul_precision, "rounding", lambda device, dtype: matmul_precision.TF32)
+        monkeypatch.setattr(matmul_precision, "rounding", lambda tensor: matmul_precision.TF32)
     linear = nn.functional.linear
 
     def rounded(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

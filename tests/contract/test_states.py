@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
-from hfta_nb.engine.eager.divergence import Mismatch
+from hfta_nb.engine.eager.compare_outcomes import Mismatch
 from hfta_nb.engine.eager.verification import Verification
 from hfta_nb.errors import ArrayWarning, FusionError, MemberError
 from tests.contract.serial import make

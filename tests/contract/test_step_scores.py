@@ -220,7 +220,8 @@ def test_metrics_that_can_t_be_captured_leave_the_step_its_graph() -> None:
 
     def refused(action: Any, *given: Any) -> Any:
         before = len(taken)
-        tensors, streams = [*step.tensors(), *scores.tensors()], [dict(s) for s in step.array.generators.states]
+        tensors = [*step.tensors().values(), *scores.tensors()]
+        streams = [dict(s) for s in step.array.generators.states]
         kept = [t.clone() for t in tensors]
         action()  # a capture runs the step's Python, and no kernel
         for room, value in zip(tensors, kept, strict=True):

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import schedule_trial
+from hfta_nb.engine.comparison import compare
 from hfta_nb.engine.kernels.strategy import autotune, matmul_precision, times, timing_cache
 from hfta_nb.engine.kernels.strategy.autotune import choose
 from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, KernelVariant, Operand, variants_of
 from hfta_nb.engine.kernels.strategy.products import Copied
 from hfta_nb.engine.kernels.strategy.times import Kept
 from hfta_nb.engine.kernels.strategy.timing_cache import VARIABLE, kept
-from hfta_nb.engine.replay.verify import close
+from hfta_nb.engine.replay.verify import _rounding
 from hfta_nb.errors import FusionError
 
 CPU = torch.device("cpu")
@@ -170,8 +171,8 @@ def test_where_tf32_was_asked_for_a_kernel_may_round_so(
     assert choice.chosen.name == ("rounded" if asked else PLAIN)
     product, other = x @ y, torch.empty(32, 32)
     rounded(x, y, out=other)
-    assert close([product], [other]) is asked
-    assert not close([product], [product * 1.1])
+    assert (not compare({"": other}, {"": product}, _rounding)) is asked
+    assert compare({"": product * 1.1}, {"": product}, _rounding)
 
 
 def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from hfta_nb.engine.comparison import compare
 from hfta_nb.engine.eager.contexts import not_compiled
 from hfta_nb.engine.eager.ownership import owner_of
 from hfta_nb.engine.members.generators import streams_apart
@@ -225,14 +226,9 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def _differ(together: Sequence[Tensor], apart: Sequence[Sequence[Tensor]]) -> bool:
-    for value, *rows in zip(together, *apart, strict=True):
-        expected = torch.stack(rows)
-        size = expected.abs().amax(tuple(range(1, expected.ndim)), keepdim=True) if expected.numel() else expected
-        value = value[: len(rows)]
-        off = (value - expected).abs() > _TOLERANCES.get(value.dtype, 0.05) * size
-        if bool((off & ~(value.isnan() & expected.isnan())).any()) or bool((value.isnan() != expected.isnan()).any()):
-            return True
-    return False
+    found = {str(i): value[: len(apart)] for i, value in enumerate(together)}
+    expected = {str(i): torch.stack(rows) for i, rows in enumerate(zip(*apart, strict=True))}
+    return bool(compare(found, expected, lambda t: _TOLERANCES.get(t.dtype, 0.05), members=len(apart)))
 
 
 def _telling_of_axes(make: Callable[..., None]) -> Callable[..., None]:

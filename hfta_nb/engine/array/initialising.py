@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.array import surgery, tensor_storage
-from hfta_nb.engine.eager.mutable_values import same_value
+from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.generators import current_state, set_state, streams_apart
 from hfta_nb.engine.members.process_streams import one_thread, set_stream_states, stream_states

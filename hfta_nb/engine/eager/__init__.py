@@ -18,7 +18,7 @@ Open `state.py` first, then `engine.py`.
 | `shared_input_warning` | the warning about an input that looks as if it were per member |
 | `verification`, `verified_kinds`, `plain_run` | compare one member with its plain module in the first calls |
 | `caller_backward`, `member_gradients` | its gradients by `array(x)`, in the caller's backward or at once |
-| `outcome`, `compare_outcomes`, `divergence`, `tolerance` | what is compared, and where a difference begins |
+| `member_outcome`, `compare_outcomes`, `divergence` | what is compared, and where a difference begins |
 | `intercept`, `member_modules`, `plain_copies` | replacements of a submodule's `forward`; a member's copy of a module |
 | `call_inputs`, `given_objects` | what members are given, and what of their copies the caller's objects get back |
 | `attributes`, `mutable_values` | attributes that members set on themselves, and values that change in place |

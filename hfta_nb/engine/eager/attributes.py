@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
+from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.eager.joined_values import copies_of, joined_rows, with_tensors
 from hfta_nb.engine.eager.module_references import note_references, rebound
 from hfta_nb.engine.eager.mutable_values import (
@@ -23,7 +24,6 @@ from hfta_nb.engine.eager.mutable_values import (
     may_overwrite,
     overwrite,
     restore_all,
-    same_value,
 )
 from hfta_nb.engine.eager.new_parameters import no_new_parameters
 from hfta_nb.engine.eager.shared_memory import overlapping, parts, view_error

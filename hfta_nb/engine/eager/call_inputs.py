@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.comparison import same_bits
 from hfta_nb.engine.eager.given_objects import GivenObjects, with_copies
 from hfta_nb.engine.members.per_member import PerMember
 from hfta_nb.engine.members.tree import Rebuild, flatten, unflatten
@@ -156,7 +157,7 @@ class Inputs:
                 if self.per_member[k]:
                     for member, row in zip((i for copy in copies for i in copy.members), rows, strict=True):
                         value[member].copy_(row)
-                elif all(_same_bits(row, rows[0]) for row in rows[1:]):
+                elif all(same_bits(row, rows[0]) for row in rows[1:]):
                     value.copy_(rows[0])
                 else:
                     agreed = False
@@ -170,7 +171,7 @@ class Inputs:
         value, members = self.leaves[leaf], [i for copy in copies for i in copy.members]
         own = self.per_member[leaf]
         return not value.is_meta and any(
-            not _same_bits(row, value[i] if own else value) for i, row in zip(members, rows, strict=True)
+            not same_bits(row, value[i] if own else value) for i, row in zip(members, rows, strict=True)
         )
 
     def apart(self) -> Inputs:
@@ -182,7 +183,7 @@ class Inputs:
     def written(self, apart: Inputs) -> bool:
         """Whether a call has written into what `apart` gave, replaced its memory, or let it require a gradient."""
         return any(
-            own is not given and (own._version or own.requires_grad or not _same_bits(own, given))
+            own is not given and (own._version or own.requires_grad or not same_bits(own, given))
             for own, given in zip(apart.leaves, self.leaves, strict=True)
             if isinstance(given, Tensor)
         )
@@ -207,9 +208,3 @@ def _rows(value: Any, members: Sequence[int]) -> Any:
     """The rows of adjacent members as a view; those of others are copied."""
     start, stop = members[0], members[-1] + 1
     return value[start:stop] if stop - start == len(members) else value[list(members)]
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    if a.shape != b.shape or a.is_meta:
-        return a.shape == b.shape
-    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())

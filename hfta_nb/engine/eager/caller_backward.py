@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from hfta_nb.engine.eager.autograd_nodes import nodes, own_function, reached
 from hfta_nb.engine.eager.call_inputs import Inputs
-from hfta_nb.engine.eager.compare_outcomes import differences, sensitive
+from hfta_nb.engine.eager.compare_outcomes import differences
 from hfta_nb.engine.eager.differentiate import vector_jacobian
 from hfta_nb.engine.eager.member_outcome import MemberOutcome, differentiable, gradient_outcome
 from hfta_nb.engine.eager.plain_copies import plain_member
@@ -197,33 +198,23 @@ class CallerBackward:
         with torch.no_grad():
             try:
                 alone = plain_run.gradients(own)
-                off = differences(together, alone, lambda key: True)
             except Exception as error:
                 if not out_of_memory(error):
                     tell_of_failure(self.state, self.member, error)
                 self.compared()
                 return True
-        if off:
-            off = self._beyond_rounding(plain_run, own, off, together, alone)
+        try:
+            off = differences(together, alone, lambda key: True, partial(self._nudged, plain_run, own))
+        except Exception:  # of a member; repeating the call, which follows, raises it as well
+            return False
         if not off and all(g is not None and bool(g.any()) for g in own):
             self.compared()
         return not off
 
-    def _beyond_rounding(
-        self,
-        plain_run: PlainRun,
-        grads: Sequence[Tensor | None],
-        off: list[str],
-        together: MemberOutcome,
-        alone: MemberOutcome,
-    ) -> list[str]:
-        """Those of the differences that do not come from rounding; all if that can't be known here."""
-        try:
-            with self.repeat.rewound():
-                nudged = plain_run.nudged_gradients(plain_member(self.state, self.member), grads)
-        except Exception:  # repeating the call, which follows, raises the error of a member
-            return off
-        return [key for key in off if not sensitive(together.get(key), alone[key], nudged.get(key))]
+    def _nudged(self, plain_run: PlainRun, grads: Sequence[Tensor | None]) -> MemberOutcome:
+        """The gradients after last bits have changed."""
+        with self.repeat.rewound():
+            return plain_run.nudged_gradients(plain_member(self.state, self.member), grads)
 
     def _of_member(self, found: Sequence[Tensor | None]) -> MemberOutcome:
         count = len(self.names)

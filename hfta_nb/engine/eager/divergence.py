@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.eager.tolerance import close, largest_value
+from hfta_nb.engine.comparison import compare
+from hfta_nb.engine.eager.compare_outcomes import tolerance
 from hfta_nb.engine.members.tree import flatten
-from hfta_nb.engine.rules.rule_mode import Disagreement, active_context
+from hfta_nb.engine.rules.rule_mode import active_context
 
 Rows = Callable[[list[Tensor]], list[Tensor]]
 
@@ -21,18 +22,6 @@ class _ModuleCall:
     path: str
     inputs: list[Tensor]
     outputs: list[Tensor]
-
-
-class Mismatch(Disagreement):
-    """A member's result differs from that of its plain module.
-
-    Attributes:
-        path: of the submodule where the difference begins; None if it is not known.
-    """
-
-    def __init__(self, message: str, path: str | None) -> None:
-        super().__init__(message)
-        self.path = path
 
 
 def first_divergence(
@@ -110,5 +99,6 @@ def _watched(modules: Mapping[str, nn.Module], rows: Rows) -> Iterator[list[_Mod
             hook.remove()
 
 
-def _alike(a: list[Tensor], b: list[Tensor]) -> bool:
-    return len(a) == len(b) and all(close(x, y, largest_value(y)) for x, y in zip(a, b, strict=True))
+def _alike(several: list[Tensor], one: list[Tensor]) -> bool:
+    found, expected = ({str(i): t for i, t in enumerate(tensors)} for tensors in (several, one))
+    return len(found) == len(expected) and not compare(found, expected, tolerance)

@@ -17,12 +17,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.eager.attributes import MISSING
 from hfta_nb.engine.eager.fingerprint import fingerprint
 from hfta_nb.engine.eager.function_values import FunctionValues, Version, is_replaced, memo_of, position, put_back, same
 from hfta_nb.engine.eager.holders import GONE, Holder
 from hfta_nb.engine.eager.joined_values import joined
-from hfta_nb.engine.eager.mutable_values import copy_value, is_mutable, same_value
+from hfta_nb.engine.eager.mutable_values import copy_value, is_mutable
 from hfta_nb.engine.eager.reach import Reach
 from hfta_nb.engine.eager.shared_memory import Key, Watched, overlapping, parts, view_error
 from hfta_nb.engine.eager.shown_attributes import divided, together

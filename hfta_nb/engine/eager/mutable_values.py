@@ -8,8 +8,8 @@ import random
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._C import _functorch as functorch
 from torch.utils.hooks import RemovableHandle
 
+from hfta_nb.engine.comparison import is_plain, same_value
 from hfta_nb.engine.members.held_values import walk
 
 _MAX_DEPTH = 8
@@ -27,9 +28,6 @@ _PLAIN = (
     *(nn.Module, weakref.ref, RemovableHandle, torch.layout, torch.memory_format),
 )
 """Types whose values never change, or are tracked elsewhere."""
-
-STREAMS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
-"""Random streams."""
 
 Memo = dict[int, Any]
 """Copies by the id of the original; a module's tensors map to themselves. As for `copy.deepcopy`, the originals are
@@ -106,34 +104,6 @@ def _undeepcopied(value: Any) -> bool:
     return isinstance(value, Tensor) and (not value.is_leaf or functorch.is_batchedtensor(value))
 
 
-def same_value(a: Any, b: Any, depth: int = 0) -> bool:
-    """True if a value and its earlier copy are known to be equal."""
-    if a is b:
-        return True
-    if type(a) is not type(b) or depth > _MAX_DEPTH:
-        return False
-    if isinstance(a, Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device and _equal(a, b)
-    if isinstance(a, np.ndarray):
-        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    if isinstance(a, STREAMS):
-        return same_value(_position(a), _position(b), depth + 1)
-    if isinstance(a, Mapping):
-        return list(a) == list(b) and all(same_value(a[k], b[k], depth + 1) for k in a)
-    if isinstance(a, list | tuple | deque):
-        return len(a) == len(b) and all(same_value(x, y, depth + 1) for x, y in zip(a, b, strict=True))
-    if hasattr(type(a), "__next__") and type(a).__module__ in ("builtins", "itertools"):
-        with suppress(TypeError):  # not for generators
-            return same_value(a.__reduce__(), b.__reduce__(), depth + 1)
-    held = [getattr(v, "__dict__", None) for v in (a, b)]
-    if (held[0] or _is_plain(type(a))) and "__eq__" not in _methods(type(a)):
-        return same_value(held[0], held[1], depth + 1)
-    try:
-        return bool(a == b)
-    except Exception:  # an __eq__ that raises
-        return False
-
-
 def agree(a: Any, b: Any) -> bool:
     """True if two members' values count as the same."""
     try:
@@ -155,7 +125,7 @@ def restore_all(memo: Memo) -> dict[int, Any]:
     originals = {id(copied): value for value, copied in pairs}
     lost: dict[int, Any] = {}
     for value, copied in pairs:
-        if not isinstance(value, _ENTRIES) and not _is_plain(type(value)):
+        if not isinstance(value, _ENTRIES) and not is_plain(type(value)):
             restored = value if same_value(value, copied) else restore_value(value, copied)
             if restored is not value:
                 originals.pop(id(copied), None)
@@ -228,7 +198,7 @@ def restore_value(value: Any, before: Any) -> Any:
 def may_overwrite(value: Any, new: Any) -> bool:
     """True if `overwrite` can give a value the content of another."""
     kind = type(value)
-    return kind is type(new) and (kind in (list, dict, set, deque) or (bool(vars(value)) if _is_plain(kind) else False))
+    return kind is type(new) and (kind in (list, dict, set, deque) or (bool(vars(value)) if is_plain(kind) else False))
 
 
 def overwrite(value: Any, new: Any, depth: int = 0) -> bool:
@@ -248,38 +218,3 @@ def overwrite(value: Any, new: Any, depth: int = 0) -> bool:
     held.clear()
     held.update(found)
     return True
-
-
-class _Empty:
-    """An object whose values are all in its `__dict__`."""
-
-
-def _is_plain(kind: type) -> bool:
-    """True if objects of a class hold nothing beside their `__dict__`."""
-    alike = kind.__basicsize__ == _Empty.__basicsize__ and kind.__dictoffset__ == _Empty.__dictoffset__
-    return alike or kind is types.SimpleNamespace
-
-
-def _methods(kind: type) -> set[str]:
-    """The names that a class and its bases define, except those of `object`."""
-    return {name for base in kind.__mro__[:-1] for name in vars(base)}
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    if a.device.type == "meta":
-        return True
-    return bool(torch.equal(a, b)) or bool(torch.allclose(a, b, 0, 0, equal_nan=True))
-
-
-_POSITIONS: dict[type, Callable[[Any], Any]] = {
-    torch.Generator: torch.Generator.get_state,
-    random.Random: random.Random.getstate,
-    np.random.RandomState: lambda stream: stream.get_state(legacy=False),
-    np.random.Generator: lambda stream: stream.bit_generator.state,
-}
-
-
-def _position(stream: Any) -> Any:
-    """The state of a random stream."""
-    kind = next(k for k in STREAMS if isinstance(stream, k))
-    return _POSITIONS[kind](stream)

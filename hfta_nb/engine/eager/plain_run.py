@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.engine.comparison import nudge
 from hfta_nb.engine.eager.attributes import AttributeKey, AttributesBefore, tracked_attributes, values_of
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.differentiate import add_to_grad
@@ -122,10 +123,7 @@ class PlainRun:
     def _nudged(self, plain: nn.Module, differentiate: bool) -> tuple[MemberOutcome, PlainGraph | None]:
         learned = [p for p in plain.parameters() if p.is_floating_point()]
         generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for p in learned:
-                signs = torch.randint(0, 2, p.shape, generator=generator).to(p) * 2 - 1
-                p.mul_(1 + matmul_precision.rounding(p.device, p.dtype) * signs)
+        nudge(learned, matmul_precision.rounding, generator)
         if learned:
             return self._run(plain, None, differentiate)
         leaves = copied_leaves(self._leaves)
@@ -133,9 +131,7 @@ class PlainRun:
             for v, own in zip(leaves, self._own, strict=True):
                 if own and v.is_floating_point():
                     fewer = torch.randint(0, 2, v.shape, generator=generator).to(v)
-                    v.mul_(
-                        1 - matmul_precision.rounding(v.device, v.dtype) * fewer
-                    )  # a probability stays within [0, 1]
+                    v.mul_(1 - matmul_precision.rounding(v) * fewer)  # a probability stays within [0, 1]
         return self._run(plain, leaves, differentiate)
 
     def _run(

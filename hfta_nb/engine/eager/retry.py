@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.eager.call_inputs import Inputs, positional
 from hfta_nb.engine.eager.caller_backward import Repeat
-from hfta_nb.engine.eager.divergence import Mismatch
+from hfta_nb.engine.eager.compare_outcomes import Mismatch
 from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 from hfta_nb.engine.eager.fallback import member_error
 from hfta_nb.engine.eager.functions_in_backward import follow

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.engine.comparison import same_entries
 from hfta_nb.engine.eager.engine import Block, Engine
 from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 from hfta_nb.engine.eager.function_states import FunctionStates
@@ -237,7 +238,7 @@ class Snapshot:
         """Whether parameters have other values than those that are saved, bool ``[]``."""
         own = {id(arena) for arena in self._state.arenas}
         pairs = [(arena.data, value) for arena, value in self._saved if id(arena) in own]
-        changed = [((now != before) & ~((now != now) & (before != before))).any() for now, before in pairs]
+        changed = [~same_entries(now, before).all() for now, before in pairs]
         return torch.stack(changed).any() if changed else torch.zeros((), dtype=torch.bool)
 
     def changed(self, names: Collection[str]) -> list[str]:

@@ -10,15 +10,17 @@ the call is repeated.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.engine.comparison import Difference
 from hfta_nb.engine.eager.blocks import leaf_blocks
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.caller_backward import CallerBackward, Repeat, tell_of_failure, without_effects
-from hfta_nb.engine.eager.compare_outcomes import differences, mismatch, sensitive
+from hfta_nb.engine.eager.compare_outcomes import differences, mismatch
 from hfta_nb.engine.eager.divergence import first_divergence, rows_of
 from hfta_nb.engine.eager.frozen_in_forward import learning_kept
 from hfta_nb.engine.eager.functions_in_backward import BackwardChangeError
@@ -146,7 +148,6 @@ class MemberVerification:
         self.plain_run = PlainRun(state, self.member, inputs, computation)
         self.gradients: dict[str, Tensor | None] = {}
         self._before = [arena.data[self.member].clone() for arena in state.buffer_arenas]
-        self._nudged: MemberOutcome | None = None
         wanted = any(p.requires_grad for p in state.tensors.parameters()) or bool(inputs.grad_leaves())
         self._differentiated = torch.is_grad_enabled() and wanted and not computation.backward
         self.later = later and self._differentiated
@@ -175,12 +176,12 @@ class MemberVerification:
         off = differences(together, alone, self._must_have)
         if off and self._varies(off, alone):
             return changed
-        off = [key for key in off if not self._sensitive(key, together.get(key), alone[key])]
+        off = off and differences(together, alone, self._must_have, self._nudged)
         if off:
             self.restore()
-            path = self._first_divergence(off)
+            path = self._first_divergence([one.name for one in off])
             self.restore()
-            raise mismatch(self.member, off[0], together, alone, path)
+            raise mismatch(self.member, off[0], path)
         return changed
 
     def _plain_fails(self, error: Exception) -> None:
@@ -226,20 +227,19 @@ class MemberVerification:
         """True if the member must have what the plain module has; gradients of `array(x)` are computed later."""
         return not key.startswith("gradient") or (self.computation.backward and not key.startswith(INPUT_GRADIENT))
 
-    def _sensitive(self, key: str, own: Any, alone: Any) -> bool:
-        """True if the plain module's own value differs as much when the last bits of its parameters change."""
-        if self._nudged is None:
-            self._nudged = self.plain_run.nudged_outcome(self._as_before(), differentiate=not self.later)
-        return sensitive(own, alone, self._nudged.get(key))
+    def _nudged(self) -> MemberOutcome:
+        """The outcome of the plain module when the last bits of its parameters change."""
+        return self.plain_run.nudged_outcome(self._as_before(), differentiate=not self.later)
 
-    def _varies(self, off: list[str], alone: MemberOutcome) -> bool:
+    def _varies(self, off: list[Difference], alone: MemberOutcome) -> bool:
         """True, and told once, if the plain module comes to another value each time, so that nothing can be compared.
 
         It depends on what nobody can find and put back: a file, a clock, memory of another library.
         """
-        kept = {key: alone[key] for key in off if isinstance(alone[key], Tensor) and alone[key].is_floating_point()}
-        again = self.plain_run.outcome_of(self._as_before()) if kept else {}
-        varying = [key for key in differences(again, kept, self._must_have) if key in kept and key in again]
+        names = {one.name for one in off if not isnan(one.off)}  # an attribute may well be the time
+        again = self.plain_run.outcome_of(self._as_before()) if names else {}
+        expected = {key: value for key, value in alone.items() if key in again}
+        varying = [one.name for one in differences(again, expected, self._must_have) if one.name in names]
         if varying:
             note = (
                 f"member {self.member}'s {varying[0]} is another one each time that the same call is repeated alone, "
@@ -281,6 +281,7 @@ class MemberVerification:
         path = first_divergence(dict(state.skeleton.named_modules()), together, lambda: own, alone, rows)
         if path is None:
             kinds = ("gradient", "buffer", "parameter", "attribute")
-            owners = [submodule_of(key) for key in off if key.startswith(kinds) and not key.startswith(INPUT_GRADIENT)]
+            known = [key for key in off if key.startswith(kinds) and not key.startswith(INPUT_GRADIENT)]
+            owners = [submodule_of(key.partition("[")[0]) for key in known]
             path = paths.get(owners[-1]) if owners else None
         return path

@@ -69,6 +69,10 @@ class MemberGenerators:
         states[index] = dict(state)
         self.states = states
 
+    def rows(self) -> list[Tensor]:
+        """All states, as for `put`."""
+        return [state[kind] for state in self.states for kind in sorted(state)]
+
     def put(self, rows: Sequence[Tensor]) -> None:
         """Set all states, member by member, ordered by the names of the devices."""
         left = iter(rows)

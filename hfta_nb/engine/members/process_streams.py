@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.members.own_draws import for_another_thread
 
 StreamStates = tuple[Any, Any]
@@ -78,14 +79,7 @@ def unchanged(since: StreamStates) -> bool:
     if isinstance(generator, np.random.MT19937) and numpy["bit_generator"] == "MT19937" and not numpy["has_gauss"]:
         began = _TWISTER.pack(numpy["state"]["key"].tobytes(), numpy["state"]["pos"])
         return ctypes.string_at(generator.ctypes.state_address, _TWISTER.size) == began
-    return equal_states(np.random.get_state(legacy=False), numpy)
-
-
-def equal_states(a: Any, b: Any) -> bool:
-    """Compare two states of NumPy's stream."""
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(equal_states(a[name], b[name]) for name in a)
-    return bool(np.array_equal(a, b))
+    return same_value(np.random.get_state(legacy=False), numpy)
 
 
 class ProcessStreams:
@@ -255,7 +249,7 @@ def _hand_back() -> None:
             now = stream_states()
             if now[0] == _Process.began[0]:
                 random.setstate(python.getstate())
-            if equal_states(now[1], _Process.began[1]):
+            if same_value(now[1], _Process.began[1]):
                 np.random.set_state(numpy.get_state(legacy=False))
         _Process.owner, _Process.others = None, None
     if not _Process.calls:

@@ -3,15 +3,15 @@
 Input: plain modules that differ in width, depth, activations or rates. Output: a `Blueprint` (how they fit into one
 skeleton) and `PaddedArchitectures`, which creates the modules that the engine runs. Padding rules keep padded entries
 at zero; a function without a rule runs at true sizes. Each array proves once, by running members alone, that the
-results are unchanged.
+results are unchanged (`eager/verification.py`).
 
 Open `blueprint.py` first, then `runtime.py`.
 
 | file | what is in it |
 |---|---|
 | `compare`, `align`, `why` | the difference that prevents two modules from being fused, in words |
-| `merge`, `blueprint`, `values` | the skeleton, and the positions of members in it |
-| `runtime`, `unlike`, `groups` | the modules that an engine runs; members of one architecture by themselves |
-| `mode`, `rules/`, `tags`, `numbers` | tracking of padding while a model runs |
-| `proof` | comparison of members with their plain modules |
+| `merge`, `blueprint`, `attribute_values` | the skeleton, and the positions of members in it |
+| `runtime`, `unlike`, `size_groups` | the modules that an engine runs; members of one architecture by themselves |
+| `roomy` | members of other sizes in the places of those that leave |
+| `mode`, `rules/`, `tags`, `member_numbers` | tracking of padding while a model runs |
 """

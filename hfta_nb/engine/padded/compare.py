@@ -15,12 +15,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from hfta_nb.engine.eager.mutable_values import STREAMS, same_value
+from hfta_nb.engine.comparison import STREAMS, same_bits, same_value
 
 INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))
@@ -133,7 +132,10 @@ class Comparison:
             known = self.paths_a.get(id(x)), self.paths_b.get(id(y))
             if known[0] is not None or known[1] is not None:
                 return known[0] == known[1]
-            return _equal_tensors(x, y) if isinstance(x, Tensor) else difference(x, y) is None
+            if isinstance(x, nn.Module):
+                return difference(x, y) is None
+            # Without values (on "meta") they are the same: the plan compares again with real ones before it trains.
+            return x.dtype == y.dtype and x.device == y.device and same_bits(x, y)
         if isinstance(x, Mapping):
             return list(x) == list(y) and all(self.same(x[k], y[k], depth + 1) for k in x)
         if isinstance(x, list | tuple):
@@ -231,13 +233,6 @@ def _tensor_difference(x: Tensor | None, y: Tensor | None) -> str:
     if x.requires_grad != y.requires_grad:
         return "requires_grad in one of them only"
     return "" if type(x) is type(y) else f"{type(x).__name__} and {type(y).__name__}"
-
-
-def _equal_tensors(x: Tensor, y: Tensor) -> bool:
-    same = x.shape == y.shape and x.dtype == y.dtype and x.device == y.device
-    if same and x.device.type == "meta":
-        return True  # no values to compare; the plan compares again with real ones before it trains
-    return same and bool(torch.equal(x, y))
 
 
 def _brief(value: Any) -> str:

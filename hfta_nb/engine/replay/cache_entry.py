@@ -13,7 +13,6 @@ from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.tree import Rebuild, unflatten
-from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.guards import Guards
 from hfta_nb.engine.replay.layouts import Layout
 from hfta_nb.engine.replay.program import Program
@@ -91,17 +90,16 @@ class CacheEntry:
             if isinstance(room, Tensor):
                 room.copy_(value.detach() if value.requires_grad else value)
 
-    def prepare(self, state: ArrayState, program: Graphed, targets: Sequence[Target]) -> None:
+    def prepare(self, state: ArrayState, program: Graphed) -> None:
         """On a GPU, run the program as graphs from now on if that is faster. Its inputs are filled in.
 
         Args:
             state: of the array.
             program: of this entry.
-            targets: the destinations of its gradients.
         """
         if state.generators.device.type in DEVICES:
             if self.graphs is None:
-                self.graphs = ProgramGraphs(state, program, [target.view for target in targets])
+                self.graphs = ProgramGraphs(state, program)
             self.graphs.prepare()
 
     def told(self, results: Sequence[Tensor]) -> Any:

@@ -51,7 +51,7 @@ class CapturedResults:
         ready = entry.program
 
         def run() -> Any:
-            entry.prepare(self.state, ready, ())
+            entry.prepare(self.state, ready)
             return entry.told(ready.run())
 
         before = None if ready.graphs else Before.replay(self.state, ready.draws)
@@ -67,7 +67,7 @@ class CapturedResults:
         if entry.inputs is None:
             entry.inputs = self._rooms(entry, inputs)
         entry.fill(inputs.leaves)
-        recorder, restore = Recorder(state.generators.device), state.snapshot()
+        rooms, recorder, restore = entry.inputs, Recorder(state.generators.device), state.snapshot()
         with state.generators.listening(recorder.member), recorder:
             result = run(entry.inputs)
         trace = recorder.trace
@@ -90,7 +90,11 @@ class CapturedResults:
                 made = build_program(trace, outputs, (), state.generators, chosen)
                 return made, made.run
 
-            made, reason = proven(state, restore, [v for v in leaves if isinstance(v, Tensor)], make)
+            def again() -> list[Tensor]:
+                return [v for v in flatten(run(rooms))[0] if isinstance(v, Tensor)]
+
+            results = [v for v in leaves if isinstance(v, Tensor)]
+            made, reason = proven(state, restore, lambda: results, again, make)
             entry.rebuild, entry.choices = rebuild, made.choices
             if reason:
                 entry.refuse(reason)

@@ -84,7 +84,7 @@ class CapturedForwards:
         start = Before.replay(self.state, made.program.draws)
 
         def run_forward() -> list[Tensor]:
-            entry.prepare(self.state, made, made.targets)
+            entry.prepare(self.state, made)
             return made.forward()
 
         found = self.cache.replay(entry, inputs.leaves, run_forward, "the model", start)

@@ -30,7 +30,7 @@ from hfta_nb.engine.kernels.strategy.timing_cache import kept
 from hfta_nb.engine.kernels.strategy.variant_trials import killed, trying
 from hfta_nb.engine.replay.source import Source
 from hfta_nb.engine.replay.trace import BufferView
-from hfta_nb.engine.replay.verify import left_alone, outcome
+from hfta_nb.engine.replay.verify import left_alone, repeated
 from hfta_nb.errors import out_of_memory
 
 GIVEN, LAST = "as given", "channels last"
@@ -87,7 +87,6 @@ def choose(
     inputs: Inputs,
     given: Run,
     make: Callable[[Inputs], Run],
-    rooms: Sequence[Tensor],
     restore: Callable[[], None],
     like: Layout | None = None,
 ) -> tuple[Layout, Inputs] | None:
@@ -99,7 +98,6 @@ def choose(
         inputs: the memory that the program reads them from, filled in.
         given: the program.
         make: creates a program for inputs in the other layout, filled in; may run the step.
-        rooms: the memory to which both write gradients.
         restore: restores the array's state before the step.
         like: what was found for this step with more members or another batch size; nothing is timed then.
 
@@ -120,11 +118,8 @@ def choose(
     with left_alone(state), trying_last(source):
         try:
             restore()
-            old = outcome(state, given(), [room.clone() for room in rooms])
-            restore()
             last = make(other)
-            restore()
-            trouble = outcome(state, last(), rooms).other_than(old, kinks=True)
+            trouble = repeated(state, restore, given, last, kinks=True)
             if not trouble and timed:
                 times = _timed(given, last, source.device)
         except Exception as error:

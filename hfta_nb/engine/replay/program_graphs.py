@@ -11,15 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.comparison import saved
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels import cuda_graphs
 from hfta_nb.engine.members.generators import MemberGenerators
-from hfta_nb.engine.replay.verify import changing, outcome
+from hfta_nb.engine.replay.verify import changing, repeated
 from hfta_nb.errors import out_of_memory
 
 DEVICES = {"cuda"}
@@ -81,14 +83,13 @@ class ProgramGraphs:
     Args:
         state: of the array.
         program: to run as graphs.
-        rooms: the destinations of its gradients.
 
     Attributes:
         note: the decision in words; empty before it.
     """
 
-    def __init__(self, state: ArrayState, program: Graphed, rooms: Sequence[Tensor]) -> None:
-        self._state, self._program, self._rooms = state, program, rooms
+    def __init__(self, state: ArrayState, program: Graphed) -> None:
+        self._state, self._program = state, program
         self._graphs: Sequence[PartGraph] = ()
         self._runs, self._failures, self._over = 0, 0, False
         self.note = ""
@@ -120,54 +121,33 @@ class ProgramGraphs:
         if cuda_graphs.refused():
             self._end(cuda_graphs.refused())
             return
+        state = self._state
+        changed = [a.data for a in changing(state)] + [a.grad for a in state.arenas if a.has_grad]
         try:
-            with _Undone(self._state) as before:
+            before = saved(changed, state.generators)  # of generators that stay the same ones, from which graphs draw
+            try:
                 self._capture(device, before)
+            finally:
+                before()
         except Exception as error:
             self._graphs = ()
             told = (str(error).strip() or type(error).__name__).splitlines()[0]
             self._end("there is not enough memory" if out_of_memory(error) else told)
 
-    def _capture(self, device: torch.device, before: _Undone) -> None:
+    def _capture(self, device: torch.device, before: Callable[[], None]) -> None:
         state, parts = self._state, self._program.parts()
-        ratio = [launching(lambda: _all(part for part, _ in parts), device) for _ in range(2)][-1]
+        run = partial(_all, [part for part, _ in parts])
+        ratio = [launching(run, device) for _ in range(2)][-1]
         if ratio > HOST_BOUND:
             self._end(f"its kernels take {ratio:.1f} times the time of launching them")
             return
-        before.put_back()
-        results = _all(part for part, _ in parts)
-        old = outcome(state, results, [room.clone() for room in self._rooms])
-        before.put_back()
+        before()
         graphs = [captured(part, state.generators, draws) for part, draws in parts]
-        before.put_back()
-        found = outcome(state, _all(graph.run for graph in graphs), self._rooms).other_than(old)
-        if found:
-            self._end(f"captured, it {found}")
+        other = repeated(state, before, run, partial(_all, [graph.run for graph in graphs]))
+        if other:
+            self._end(f"captured, it {other}")
         else:
             self._graphs, self.note = graphs, "captured as one graph" if len(graphs) == 1 else "captured as two graphs"
-
-
-class _Undone:
-    """What calls change, gradients in the arenas and random streams before the context, restored at its end. Unlike
-    `verify.left_alone`, this keeps the members' generators, which graphs draw from."""
-
-    def __init__(self, state: ArrayState) -> None:
-        self._generators = state.generators
-        self._tensors = [a.data for a in changing(state)] + [a.grad for a in state.arenas if a.has_grad]
-
-    def __enter__(self) -> _Undone:
-        self._before = [t.clone() for t in self._tensors]
-        self._streams = [s[kind].clone() for s in self._generators.states for kind in sorted(s)]
-        return self
-
-    @torch.no_grad()
-    def put_back(self) -> None:
-        for tensor, value in zip(self._tensors, self._before, strict=True):
-            tensor.copy_(value)
-        self._generators.put(self._streams)
-
-    def __exit__(self, *error: object) -> None:
-        self.put_back()
 
 
 def _all(parts: Any) -> list[Tensor]:

@@ -25,7 +25,7 @@ from hfta_nb.engine.replay.node import Run
 from hfta_nb.engine.replay.overlap import overlap
 from hfta_nb.engine.replay.record import Recorder
 from hfta_nb.engine.replay.trace import BufferView, NotRecordableError, places
-from hfta_nb.engine.replay.verify import proven
+from hfta_nb.engine.replay.verify import placed, proven
 from hfta_nb.errors import out_of_memory
 
 
@@ -233,13 +233,21 @@ class RecordedForward:
             return made, made.both
 
         entry.fill(self.inputs.leaves)
-        results = [*(t.detach() for t in self.tensors), *(g for g in self.upstream if g is not None)]
-        made, reason = proven(self.state, restore, results, make, self.written)
+        made, reason = proven(self.state, restore, self._results, self._again, make)
         entry.choices = made.program.choices
         if reason:
             entry.refuse(reason)
         else:
             entry.made = made
+
+    def _results(self) -> Sequence[Tensor]:
+        """The outputs and the gradients of inputs, with the gradients of parameters where a program puts them."""
+        return placed([*(t.detach() for t in self.tensors), *(g for g in self.upstream if g is not None)], self.written)
+
+    def _again(self) -> Sequence[Tensor]:
+        call = RecordedForward(self.state, self.entry, self.inputs, self.run)
+        call.record()
+        return call._results()
 
     def lay(self, restore: Callable[[], None]) -> None:
         """Choose the layout of images for calls that are replayed from now on; arguments as for `finish`."""
@@ -259,8 +267,7 @@ class RecordedForward:
             found.append(other.compiled())
             return found[-1].both
 
-        rooms = [room for _, room in self.written]
-        chosen = layouts.choose(state, source, inputs, made.both, make, rooms, restore)
+        chosen = layouts.choose(state, source, inputs, made.both, make, restore)
         if chosen is not None:
             entry.layout, other = chosen
             if other is not inputs:

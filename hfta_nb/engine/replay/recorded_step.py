@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -25,7 +26,7 @@ from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.record import Recorder
 from hfta_nb.engine.replay.source import Source
 from hfta_nb.engine.replay.trace import BufferView, NotRecordableError
-from hfta_nb.engine.replay.verify import left_alone, proven
+from hfta_nb.engine.replay.verify import left_alone, placed, proven
 
 Restore = Callable[[], None]
 
@@ -169,17 +170,25 @@ class RecordedStep:
 
         entry.rebuild, entry.targets = rebuild, targets
         written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
-        results = [v for v in leaves if isinstance(v, Tensor)]
         given = entry.inputs
-        made, reason = proven(state, restore, results, make, written)
+        assert given is not None  # allocated before the first recording
+        recorded = partial(placed, [v for v in leaves if isinstance(v, Tensor)], written)
+        ways = state, restore, recorded, partial(self._again, given), make
+        made, reason = proven(*ways)
         if entry.layout is not None and made is not turned[0]:  # its numbers are others
             entry.inputs, entry.layout = given, None
-            made, reason = proven(state, restore, results, make, written)
+            made, reason = proven(*ways)
         entry.choices = made.choices
         if reason:
             entry.refuse(reason)
         else:
             entry.program = made
+
+    def _again(self, inputs: Inputs) -> Sequence[Tensor]:
+        """The call once more; returns its results, with the gradients where a program puts them."""
+        _, gradients, result = self._recorded(inputs, added=False)
+        written = [(grad, rows) for grad, (_, rows) in zip(gradients.grads, gradients.places, strict=True)]
+        return placed([v for v in flatten(result)[0] if isinstance(v, Tensor)], written)
 
     def _known_layout(self, given: Program, restore: Restore) -> Program | None:
         """The program with channels-last images if such steps are known to be faster so; `entry` gets its inputs."""
@@ -227,8 +236,7 @@ class RecordedStep:
             found.append(self._laid(source, inputs))
             return found[-1].run
 
-        rooms = [room for _, room in source.gradients]
-        chosen = layouts.choose(state, source, entry.inputs, given.run, make, rooms, restore, entry.like)
+        chosen = layouts.choose(state, source, entry.inputs, given.run, make, restore, entry.like)
         if chosen is not None:
             entry.layout, inputs = chosen
             if inputs is not entry.inputs:

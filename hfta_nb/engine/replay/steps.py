@@ -96,7 +96,7 @@ class CapturedSteps:
         if settings.compiling != "never" and not ready.decision.made:
             decide(ready, settings.compiling, settings.planned_steps)
         if ready.decision.compiled is None:
-            entry.prepare(self.state, ready, entry.targets)
+            entry.prepare(self.state, ready)
         told: tuple[Any, Any] = entry.told(delivered(self.state, entry.targets, ready.run))
         return told
 

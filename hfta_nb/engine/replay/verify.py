@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
+from hfta_nb.engine.comparison import Values, nudge, other_than, streams_by_member
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members.arena import Arena
 from hfta_nb.engine.rules.autocast import half_under_way
 
 Made = TypeVar("Made")
+
+Run = Callable[[], Sequence[Tensor]]
+"""Makes a call; returns its results, and writes its gradients to their places in the arenas."""
 
 
 class Before:
@@ -66,57 +72,60 @@ def left_alone(state: ArrayState) -> Iterator[None]:
         usage.touched, usage.used = touched, used
 
 
-class Outcome(NamedTuple):
-    """The outcome of a call.
+def outcome(state: ArrayState, run: Run, restore: Callable[[], None]) -> dict[str, Tensor]:
+    """What a run of a call comes to: its results, gradients in the arenas, tensors that calls change, random streams.
 
-    Attributes:
-        results: of the call.
-        gradients: of parameters.
-        tensors: of the array that calls change, by arena.
-        states: of the members' generators.
+    Args:
+        state: of the array.
+        run: the call.
+        restore: restores the state before the call.
     """
-
-    results: Sequence[Tensor]
-    gradients: Sequence[Tensor]
-    tensors: Sequence[Tensor]
-    states: Sequence[Mapping[str, Tensor]]
-
-    def other_than(self, old: Outcome, kinks: bool = False) -> str:
-        """The first difference, in words; empty if the outcomes are equal up to rounding.
-
-        Args:
-            kinks: allow for units that rounding turns on or off, with their samples' share of the gradients.
-        """
-        exact = close(old.results, self.results) and close(old.tensors, self.tensors)
-        if not exact or not (close(old.gradients, self.gradients) or (kinks and self._near(old))):
-            return "gives other numbers"
-        for state, now in zip(old.states, self.states, strict=True):
-            if any(not torch.equal(state[k], now[k]) for k in state):
-                return "draws other random numbers"
-        return ""
-
-    def _near(self, old: Outcome) -> bool:
-        pairs = list(zip(old.gradients, self.gradients, strict=True))
-        apart = sum(float((a - b).double().square().sum()) for a, b in pairs)
-        return apart <= _KINKS**2 * sum(float(a.double().square().sum()) for a, _ in pairs)
+    restore()
+    graded = [arena for arena in state.arenas if arena.has_grad]
+    with torch.no_grad():
+        for arena in graded:  # what this run leaves out must not be there from another one
+            arena.grad.fill_(math.nan)
+    found = {f"result {i}": result.detach().clone() for i, result in enumerate(run())}
+    found |= {f"gradient of {s.name}": arena.grad_view(s.name).clone() for arena in graded for s in arena.spans}
+    for kind, arenas in (("buffer", state.buffer_arenas), ("parameter", state.arenas if state.rewrites else ())):
+        found |= {f"{kind} {s.name}": arena.view(s.name).clone() for arena in arenas for s in arena.spans}
+    return found | streams_by_member(state.generators)
 
 
-_KINKS = 0.01
-"""The allowed length of the difference that such units make in all gradients, relative to their length."""
+def nudged_outcome(state: ArrayState, run: Run, restore: Callable[[], None]) -> dict[str, Tensor]:
+    """What a run comes to when the last bits of the parameters have changed, which are as before afterwards."""
+    arenas = tuple(arena.data for arena in state.arenas)
+    before = [data.clone() for data in arenas]
+
+    def changed() -> None:
+        restore()
+        nudge(arenas, matmul_precision.rounding, torch.Generator().manual_seed(0))
+
+    with _unsafe_preserve_version_counter(arenas):  # they may be in graphs of the caller's
+        try:
+            return outcome(state, run, changed)
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(arenas, before)
 
 
-def outcome(state: ArrayState, results: Sequence[Tensor], gradients: Sequence[Tensor]) -> Outcome:
-    """The outcome: copies of the array's state, with these results and gradients, which are not copied."""
-    tensors = [a.data.clone() for a in changing(state)]
-    return Outcome(results, gradients, tensors, [dict(s) for s in state.generators.states])
+def repeated(state: ArrayState, restore: Callable[[], None], first: Run, second: Run, kinks: bool = False) -> str:
+    """How a second way to make a call differs from the first; see `differing`."""
+    expected, found = outcome(state, first, restore), outcome(state, second, restore)
+    return differing(found, expected, len(state), partial(nudged_outcome, state, first, restore), kinks)
+
+
+def differing(found: Values, expected: Values, members: int, again: Callable[[], Values], kinks: bool = False) -> str:
+    """How a replay differs from what it repeats; see `other_than`."""
+    return other_than(found, expected, _rounding, members, again, kinks, least=_least)
 
 
 def proven(
     state: ArrayState,
     restore: Callable[[], None],
-    results: Sequence[Tensor],
-    make: Callable[[bool], tuple[Made, Callable[[], Sequence[Tensor]]]],
-    gradients: Sequence[tuple[Tensor, Tensor]] = (),
+    recorded: Run,
+    again: Run,
+    make: Callable[[bool], tuple[Made, Run]],
 ) -> tuple[Made, str]:
     """A program that gives the results of the recorded call; or the last one tried, and how it differs.
 
@@ -128,48 +137,40 @@ def proven(
     Args:
         state: of the array, after the recorded call.
         restore: restores its state before the call.
-        results: of the recorded call.
-        make: creates a program, with or without choosing kernels, and a function that runs it with its inputs filled
-            in.
-        gradients: of the recorded call, each with its destination in the program.
+        recorded: puts the gradients of the recorded call where the program puts them; returns its results.
+        again: makes the call once more; likewise.
+        make: creates a program, with or without choosing kernels, and what runs it with its inputs filled in.
     """
+
+    def compared(run: Run, kinks: bool = False) -> str:
+        with left_alone(state):
+            expected = outcome(state, recorded, lambda: None)
+            try:
+                found = outcome(state, torch.no_grad()(run), restore)
+                nudged = partial(nudged_outcome, state, again, restore)
+                told = differing(found, expected, len(state), nudged, kinks)
+            except Exception as error:
+                return failure(error)
+        return f"replayed, it {told}" if told else ""
+
     chosen = state.settings.strategy == "measured"
     made, run = make(chosen)
-    reason = compared(state, restore, results, run, gradients)
+    reason = compared(run)
     if not reason or not chosen:
         return made, reason
     plain, run_plain = make(False)
-    reason = compared(state, restore, results, run_plain, gradients)
-    if reason or compared(state, restore, results, run, gradients, kinks=True):
+    reason = compared(run_plain)
+    if reason or compared(run, kinks=True):
         return plain, reason
     return made, ""
 
 
-@torch.no_grad()
-def compared(
-    state: ArrayState,
-    restore: Callable[[], None],
-    results: Sequence[Tensor],
-    run: Callable[[], Sequence[Tensor]],
-    gradients: Sequence[tuple[Tensor, Tensor]] = (),
-    kinks: bool = False,
-) -> str:
-    """Run a program from the state before the recorded call; returns the difference, or an empty string. The state is
-    left unchanged.
-
-    Args:
-        state, restore, results, gradients: as for `proven`.
-        run: the program, with its inputs filled in; returns results in the same order.
-        kinks: as for `Outcome.other_than`.
-    """
-    old = outcome(state, results, [g for g, _ in gradients])
-    with left_alone(state):
-        restore()
-        try:
-            found = outcome(state, run(), [room for _, room in gradients]).other_than(old, kinks)
-        except Exception as error:
-            return failure(error)
-    return f"replayed, it {found}" if found else ""
+def placed(results: Sequence[Tensor], gradients: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Tensor]:
+    """The results of a call, with its gradients copied to their destinations."""
+    with torch.no_grad():
+        for gradient, room in gradients:
+            room.copy_(gradient)
+    return results
 
 
 def failure(error: Exception) -> str:
@@ -181,49 +182,16 @@ _HALF = 2.0**-5
 """The tolerance under autocast, relative to the largest value; the results of wrong programs differ much more."""
 
 
-def close(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
-    """True if tensors are equal to the bit, or up to the rounding of their largest value.
-
-    The memory layout may change the order of sums. A gradient that is zero except for rounding (a bias before batch
-    norm) is compared relative to the others. Under autocast, rounding to 16 bits may turn a unit on or off, and change
-    its sample's share of a gradient.
-    """
-    least = 0.0 if half_under_way() is None else _HALF
-    found = _measured(old, new)
-    if found is not None:
-        largest = max((size for size, _ in found), default=0.0)
-        return all(off <= max(_rounding(a), least) * largest for a, (_, off) in zip(old, found, strict=True))
-    pairs = [(a, b) for a, b in zip(old, new, strict=True) if not _same_bits(a, b)]
-    if any(not a.is_floating_point() for a, _ in pairs):
-        return False
-    sizes = [a[a.isfinite()].abs().max().item() for a in old if a.is_floating_point() and a.isfinite().any()]
-    largest = max(sizes, default=0.0)
-    return all(torch.allclose(a, b, rtol=0, atol=max(_rounding(a), least) * largest, equal_nan=True) for a, b in pairs)
-
-
-def _measured(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[tuple[float, float]] | None:
-    """The largest value of each tensor and the largest difference, where all values are finite numbers: this takes a
-    twentieth of the time of `torch.allclose`. Otherwise None."""
-    found = []
-    for a, b in zip(old, new, strict=True):
-        if not a.is_floating_point() or a.shape != b.shape or a.dtype != b.dtype or not a.numel():
-            return None
-        found += [bound.double() for tensor in (a, a - b) for bound in torch.aminmax(tensor)]
-    if not found:
-        return []
-    bounds = torch.stack(found).abs().tolist()
-    sizes = [max(pair) for pair in zip(bounds[::2], bounds[1::2], strict=True)]
-    return list(zip(sizes[::2], sizes[1::2], strict=True)) if all(map(math.isfinite, bounds)) else None
-
-
 def _rounding(tensor: Tensor) -> float:
     """The tolerance relative to the largest value: 64 times the rounding of sums, or 8 times that of factors which are
-    rounded to fewer bits."""
-    own = torch.finfo(tensor.dtype).eps
-    return max(64 * own, 8 * matmul_precision.rounding(tensor.device, tensor.dtype))
+    rounded to fewer bits.
+
+    The memory layout may change the order of sums.
+    """
+    return max(64 * torch.finfo(tensor.dtype).eps, 8 * matmul_precision.rounding(tensor), _least())
 
 
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    if a.shape == b.shape and torch.equal(a, b):  # one pass; False if there are NaNs
-        return True
-    return bool(((a == b) | ((a != a) & (b != b))).all())
+def _least(kind: str = "") -> float:
+    """The tolerance relative to the largest value of a kind: under autocast, where rounding to 16 bits may turn a unit
+    on or off, and change its sample's share of a gradient."""
+    return 0.0 if half_under_way() is None else _HALF

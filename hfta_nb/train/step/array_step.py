@@ -263,11 +263,17 @@ class ArrayStep(TunedStep):
             marks += [program, *bound]
         return marks
 
-    def tensors(self) -> list[Tensor]:
-        """What a step changes, but for the random streams."""
-        found = [arena.data for arena in [*self.array.arenas, *self.array.buffer_arenas]]
-        found += [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
-        return found + [t for u in self.updates for t in u.optimizer.tensors()]
+    def tensors(self) -> dict[str, Tensor]:
+        """What a step changes, by name, but for the random streams."""
+        array, scaler = self.array, self.scaler
+        found = {f"{kind} {span.name}": arena.view(span.name)
+                 for kind, arenas in (("parameter", array.arenas), ("buffer", array.buffer_arenas))
+                 for arena in arenas for span in arena.spans}  # fmt: skip
+        found |= {f"latest {name}": value for name, value in self.last.items()}
+        found |= {f"scale {i}": value for i, value in enumerate(() if scaler is None else scaler.tensors())}
+        for i, update in enumerate(self.updates):
+            found |= {f"optimizer {i}, {name}": value for name, value in update.optimizer.tensors().items()}
+        return found
 
     def plan(self, compiling: str, steps: float) -> None:
         """Say how many steps there will be in all, and whether they may be compiled; see `FusedArray.compiling`."""

@@ -6,7 +6,7 @@ generators registered with the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -56,21 +56,15 @@ class CudaGraphs:
             scores = action()
         return CapturedGraph(graph, scores, self.generators, streams)
 
-    def streams(self) -> list[Tensor]:
-        return [state[kind] for state in self.generators.states for kind in sorted(state)]
-
-    def put_streams(self, streams: Sequence[Tensor]) -> None:
-        self.generators.put(streams)
-
     def _side(self) -> Any:
         return _stream(self.device.index or 0)
 
 
-def graph_of(array: FusedArray, state: Callable[[], Sequence[Tensor]]) -> StepGraph | None:
+def graph_of(array: FusedArray, state: Callable[[], Mapping[str, Tensor]]) -> StepGraph | None:
     """What captures an array's steps; None where there is nothing to be had from that, as on a CPU.
 
     Args:
-        state: all tensors that a step changes, but for the random streams.
+        state: all tensors that a step changes, by name, but for the random streams.
     """
     if array.generators.device.type != "cuda":
         return None

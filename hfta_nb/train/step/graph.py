@@ -10,7 +10,7 @@ are read from the device, so that they may change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.array import MemberGenerators
+from hfta_nb.engine.comparison import nudge, other_than, saved, streams_by_member
 from hfta_nb.errors import out_of_memory
 from hfta_nb.train.step.step_protocol import Scores, ScoreSink
 
@@ -44,7 +46,13 @@ class Captured(Protocol):
 
 
 class Backend(Protocol):
-    """What captures."""
+    """What captures.
+
+    Attributes:
+        generators: of the members.
+    """
+
+    generators: MemberGenerators
 
     def refuses(self, leaves: Sequence[Any]) -> str:
         """Why a step with these inputs can't be captured; empty where it can."""
@@ -61,12 +69,6 @@ class Backend(Protocol):
         Raises:
             Exception: it can't be captured. What it has changed on the host is put back.
         """
-
-    def streams(self) -> list[Tensor]:
-        """Where the members' random streams are."""
-
-    def put_streams(self, streams: Sequence[Tensor]) -> None:
-        """Put them back there."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class StepGraph:
 
     Args:
         backend: what captures.
-        state: all tensors that a step changes, but for the random streams.
+        state: all tensors that a step changes, by name, but for the random streams.
         strictly: around a step whose replay is to raise its error, rather than to be answered by another way to run.
     """
 
@@ -161,7 +163,7 @@ class StepGraph:
     def __init__(
         self,
         backend: Backend,
-        state: Callable[[], Sequence[Tensor]],
+        state: Callable[[], Mapping[str, Tensor]],
         strictly: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.backend, self._state, self._strictly = backend, state, strictly
@@ -244,7 +246,8 @@ class StepGraph:
         except Exception as error:
             known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_message(error), within)))
         else:
-            tensors = [*self._state(), *(within.keep.tensors() if within else ())]
+            kept = within.keep.tensors() if within else ()
+            tensors = {**self._state(), **{f"metric {i}": value for i, value in enumerate(kept)}}
             scores = self._compared(known, captured, tensors, action, rewind, within)
             if scores is not None:
                 return scores
@@ -256,7 +259,7 @@ class StepGraph:
         self,
         known: GraphEntry,
         captured: Captured,
-        tensors: Sequence[Tensor],
+        tensors: Mapping[str, Tensor],
         action: Callable[[], Scores],
         rewind: Callable[[], None],
         within: FollowUp | None,
@@ -266,43 +269,48 @@ class StepGraph:
         Returns:
             None where there is no memory for both: all is as before the step then, and the kind is given up.
         """
-        streams, before = self.backend.streams(), []
+        generators = self.backend.generators
+        before: Callable[[], None] | None = None
+
+        def outcome(scores: Scores) -> dict[str, Tensor]:
+            found = {**tensors, **{f"score {name}": value for name, value in scores.items()}}
+            return {name: value.clone() for name, value in found.items()} | streams_by_member(generators)
+
+        def nudged() -> dict[str, Tensor]:
+            assert before is not None  # the step was made from there
+            before()
+            rewind()
+            nudge(tensors.values(), _eps, torch.Generator().manual_seed(0))
+            with self._strictly():
+                return outcome(action())
+
         try:
-            before = _copies(tensors)
+            before = saved(tensors.values(), generators)
             rewind()
             with self._strictly():
                 scores = action()
-            after, went = _copies(tensors), self.backend.streams()
+            after, expected = saved(tensors.values(), generators), outcome(scores)
         except Exception as error:
             if not out_of_memory(error):
                 raise
-            if before:
-                _copy(tensors, before)
-                self.backend.put_streams(streams)
+            if before is not None:
+                before()
             known.give_up(_NO_ROOM, None)
             return None
-        _copy(tensors, before)
-        self.backend.put_streams(streams)
-        rewind()
         try:
-            again = captured.run()
-            reason = self._difference([*after, *scores.values()], [*tensors, *again.values()], went)
+            before()
+            rewind()
+            found = outcome(captured.run())
+            other = other_than(found, expected, _tolerance, len(generators), nudged, near=False)
+            reason = f"captured, the step {other}" if other else ""
         except Exception as error:
             reason = _message(error)
-        _copy(tensors, after)
-        self.backend.put_streams(went)
+        after()
         if reason:
             known.give_up(reason, within)
         else:
             known.captured = captured
         return scores
-
-    def _difference(self, old: Sequence[Tensor], new: Sequence[Tensor], streams: Sequence[Tensor]) -> str:
-        if not _alike(old, new):
-            return "captured, the step gives other numbers"
-        if any(not torch.equal(a, b) for a, b in zip(streams, self.backend.streams(), strict=True)):
-            return "captured, the step draws other random numbers"
-        return ""
 
 
 def _followed(action: Action, after: FollowUp | None) -> Action:
@@ -321,32 +329,10 @@ def _message(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t.clone() for t in tensors]
+def _eps(tensor: Tensor) -> float:
+    return torch.finfo(tensor.dtype).eps
 
 
-@torch.no_grad()
-def _copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    if to:
-        torch._foreach_copy_(list(to), list(source))
-
-
-def _alike(old: Sequence[Tensor], new: Sequence[Tensor]) -> bool:
-    """Whether tensors are the same up to the order of sums.
-
-    That order may differ from run to run on a GPU. An optimizer that divides by the size of a gradient can make much of
-    it where the gradient is noise: so single entries may differ.
-    """
-    for a, b in zip(old, new, strict=True):
-        if not a.numel():
-            continue
-        if not a.is_floating_point():
-            if not torch.equal(a, b):
-                return False
-            continue
-        finite = a[a.isfinite()].abs()
-        largest = finite.max().item() if finite.numel() else 0.0
-        far = ~torch.isclose(a, b, rtol=0, atol=64 * torch.finfo(a.dtype).eps * largest, equal_nan=True)
-        if far.double().mean().item() > 0.01:
-            return False
-    return True
+def _tolerance(tensor: Tensor) -> float:
+    """Up to the order of sums, which may differ from run to run on a GPU."""
+    return 64 * _eps(tensor)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.comparison import compare
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.graphed import graphed
 from hfta_nb.engine.kernels.strategy.kernel_variants import (
@@ -281,11 +282,9 @@ def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named
     found = [ends(t).clone() for t in found]
     own = [ends(t).clone() for t in _floats(plain(), named)]
     wanted = _floats(exact, {k: v for k, v in named.items() if not isinstance(v, Tensor)})
-    for one, two, true in zip(found, own, wanted, strict=True):
-        least = matmul_precision.rounding(one.device, one.dtype) * float(true.abs().max())
-        if not float((one - true).abs().max()) <= _ERROR * max(float((two - true).abs().max()), least):
-            return False
-    return True
+    results = [{str(i): t.double() for i, t in enumerate(each)} for each in (found, wanted, own)]
+    least = _ERROR * max(map(matmul_precision.rounding, found), default=0.0)
+    return not compare(results[0], results[1], lambda _: least, again=lambda: results[2], factor=_ERROR)
 
 
 def _ends(given: Any) -> Callable[[Any], Any]:

@@ -67,10 +67,10 @@ def float32(device: torch.device) -> tuple[str, ...]:
     return tuple(_getter("cuda", operator) for operator in _ON_GPU)
 
 
-def rounding(device: torch.device, dtype: torch.dtype) -> float:
-    """The relative rounding of this dtype on a device with torch's current settings."""
-    own = torch.finfo(dtype).eps
-    return max(own, TF32) if dtype == torch.float32 and "tf32" in float32(device) else own
+def rounding(tensor: torch.Tensor) -> float:
+    """The relative rounding of a tensor's dtype on its device with torch's current settings."""
+    own = torch.finfo(tensor.dtype).eps
+    return max(own, TF32) if tensor.dtype == torch.float32 and "tf32" in float32(tensor.device) else own
 
 
 def switch(setting: str) -> partial[Any]:

@@ -6,15 +6,18 @@ Compiling takes seconds to minutes, so it is for long runs. The gain is measured
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.comparison import nudge, saved, streams_by_member
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import clock_of
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
@@ -23,7 +26,7 @@ from hfta_nb.engine.replay.inductor.compile import Compiled, why_not
 from hfta_nb.engine.replay.inductor.norm_overloads import said
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.source import Source
-from hfta_nb.engine.replay.verify import Outcome
+from hfta_nb.engine.replay.verify import differing
 
 COMPILE_MODES = ("auto", "never", "always")
 
@@ -115,31 +118,32 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
     """Compile and compare; the times, or None if the compiler failed."""
     decision, source = program.decision, program.source
     assert source is not None  # checked by the caller
-    with _left_alone(source) as restore:
-        try:
-            begin = time.perf_counter()
-            compiled = Compiled(source)
-            cost = time.perf_counter() - begin
-            found = []
-            for run in (program.run, compiled):
-                restore()
-                found.append(_outcome(source, run()))
-            # In float64, rounding is too small to turn a unit on or off.
-            kinks = all(gradient.dtype != torch.float64 for gradient in found[0].gradients)
-            trouble = found[1].other_than(found[0], kinks)
-            if trouble:
-                decision.note = f"not compiled: compiled, the step {trouble}"
-                return {"replayed": None, "compiled": None, "compiling": cost}
-            replayed, faster = _laps([program.run, compiled], device)
-            told = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
-            if always or faster < replayed:
-                decision.compiled, decision.note = compiled, told
-            else:
-                decision.note = f"not compiled: {told}"
-            return {"replayed": replayed, "compiled": faster, "compiling": cost}
-        except Exception as error:
-            decision.note = _failed(error)
-            return None
+    restore = _saved(source)
+    try:
+        begin = time.perf_counter()
+        compiled = Compiled(source)
+        cost = time.perf_counter() - begin
+        expected = _outcome(source, program.run, restore)
+        # In float64, rounding is too small to turn a unit on or off.
+        kinks = all(room.dtype != torch.float64 for _, room in source.gradients)
+        again = partial(_nudged_outcome, source, program.run, restore)
+        found = _outcome(source, compiled, restore)
+        trouble = differing(found, expected, len(source.generators), again, kinks)
+        if trouble:
+            decision.note = f"not compiled: compiled, the step {trouble}"
+            return {"replayed": None, "compiled": None, "compiling": cost}
+        replayed, faster = _laps([program.run, compiled], device)
+        told = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
+        if always or faster < replayed:
+            decision.compiled, decision.note = compiled, told
+        else:
+            decision.note = f"not compiled: {told}"
+        return {"replayed": replayed, "compiled": faster, "compiling": cost}
+    except Exception as error:
+        decision.note = _failed(error)
+        return None
+    finally:
+        restore()
 
 
 def _failed(error: Exception) -> str:
@@ -149,30 +153,16 @@ def _failed(error: Exception) -> str:
 def _timed(program: Program, device: torch.device) -> float:
     """Seconds of a replayed step."""
     assert program.source is not None  # checked by the caller
-    with _left_alone(program.source):
-        return _laps([program.run], device)[0]
-
-
-@contextmanager
-def _left_alone(source: Source) -> Iterator[Callable[[], None]]:
-    """Undo runs of a step within the context, by the function that it yields: lasting effects and random streams.
-
-    This is also done at the end.
-    """
-    touched = [*_changed(source), *(room for _, room in source.gradients)]
-    before, states = [t.clone() for t in touched], list(source.generators.states)
-
-    @torch.no_grad()
-    def restore() -> None:
-        for room, value in zip(touched, before, strict=True):
-            room.copy_(value)
-        if source.draws:
-            source.generators.states = list(states)
-
+    restore = _saved(program.source)
     try:
-        yield restore
+        return _laps([program.run], device)[0]
     finally:
         restore()
+
+
+def _saved(source: Source) -> Callable[[], None]:
+    """Undoes runs of a step: lasting effects and random streams."""
+    return saved([*_changed(source), *(room for _, room in source.gradients)], source.generators)
 
 
 def _changed(source: Source) -> list[Tensor]:
@@ -185,11 +175,30 @@ def _changed(source: Source) -> list[Tensor]:
     return found
 
 
-def _outcome(source: Source, results: list[Tensor]) -> Outcome:
-    """Copies of a run's results."""
-    gradients = [room.clone() for _, room in source.gradients]
-    states = [dict(state) for state in source.generators.states] if source.draws else []
-    return Outcome(results, gradients, [t.clone() for t in _changed(source)], states)
+def _outcome(source: Source, run: Callable[[], list[Tensor]], restore: Callable[[], None]) -> dict[str, Tensor]:
+    """What a run comes to; see `verify.outcome`."""
+    restore()
+    rooms = [room for _, room in source.gradients]
+    for room in rooms:
+        room.fill_(math.nan)
+    kinds = {"result": run(), "gradient": rooms, "buffer": _changed(source)}
+    found = {f"{kind} {i}": t.detach().clone() for kind, tensors in kinds.items() for i, t in enumerate(tensors)}
+    return found | streams_by_member(source.generators)
+
+
+def _nudged_outcome(source: Source, run: Callable[[], list[Tensor]], restore: Callable[[], None]) -> dict[str, Tensor]:
+    """Likewise, when the last bits of parameters and inputs have changed, which are as before afterwards."""
+    there = [tensor.detach() for tensor in source.there.values()]
+    before = saved(there, source.generators)
+
+    def changed() -> None:
+        restore()
+        nudge(there, matmul_precision.rounding, torch.Generator().manual_seed(0))
+
+    try:
+        return _outcome(source, run, changed)
+    finally:
+        before()
 
 
 def _laps(runs: list[Callable[[], Any]], device: torch.device) -> list[float]:
