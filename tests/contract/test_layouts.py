@@ -55,6 +55,8 @@ def test_channels_last_give_the_same_numbers(
     assert not layout(plain, call)
     seen = next(iter(array._calls.forwards.cache if split else array._steps.cache))
     assert seen.inputs.leaves[0].stride()[1] == 1
+    if split:
+        return
     images = [
         call.args[0]
         for call in seen.program.source.calls
