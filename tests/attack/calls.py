@@ -37,8 +37,7 @@ def _study_arguments(place: Path) -> dict[str, Any]:
 def _trained(study: Any) -> None:
     """Train a little of what was accepted: what is wrong is said before, or by a typed error."""
     list(study.variants), repr(study), study.plan(measure=False)
-    for _ in itertools.islice(study.run(), 8):
-        pass
+    list(itertools.islice(study.run(), 8))
 
 
 def _study(place: Path) -> Call:

@@ -291,8 +291,7 @@ def test_one_day_is_split_and_a_study_names_the_directory(made: Callable[[str], 
     (root / "day_0").write_text(day("01" * 20))
     study = hfta.Study("dlrm", {"lr": [0.1, 0.01]}, f"criteo:{root}", epochs=1, directory=tmp_path / "run", width=2)
     assert (len(study.data), study.data.held_out) == (36, 4)
-    for _ in study.run():
-        pass
+    list(study.run())
     assert not (tmp_path / "run" / "data.safetensors").exists()
     assert hfta.Study.load(tmp_path / "run").data.name == study.data.name
     assert repr(f"criteo:{root}") in study.to_code()
