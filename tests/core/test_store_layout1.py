@@ -25,7 +25,8 @@ def make(place: Path) -> hfta.Study:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     study = make(tmp_path_factory.mktemp("layout1") / "whole")
-    list(study.run())
+    for _ in study.run():
+        pass
     return study
 
 
@@ -49,7 +50,8 @@ def test_a_run_is_read_and_carried_on_and_its_files_stay(tmp_path: Path, stopped
     study = hfta.Study.load(place)
     assert (study.history.state, study.history.members[0].epoch) == (ev.STOPPED, 2)
     study.best().module()
-    list(study.run(resume=True))
+    for _ in study.run(resume=True):
+        pass
     pd.testing.assert_frame_equal(steady(study.results()), steady(whole.results()), check_exact=True)
     after = content(place)
     assert {name: after[name] for name in before} == before
@@ -57,7 +59,8 @@ def test_a_run_is_read_and_carried_on_and_its_files_stay(tmp_path: Path, stopped
 
 def test_a_run_that_was_complete_trains_on(tmp_path: Path, whole: hfta.Study) -> None:
     study = hfta.Study.load(in_layout1(whole.directory, tmp_path / "run"))
-    list(study.run(epochs=4))
+    for _ in study.run(epochs=4):
+        pass
     assert set(study.results()["epochs"]) == {4}
 
 
