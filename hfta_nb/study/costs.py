@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-from hfta_nb.models.recipes.undisturbed import undisturbed
 from hfta_nb.study.protocol import Study
-from hfta_nb.train.plan import parameters_of
+from hfta_nb.train.plan import Builder
 
 
 def of(study: Study, variant: int) -> dict[str, float]:
@@ -26,5 +23,5 @@ def parameters(study: Study, variant: int) -> int:
     group, place = next((g, i) for g in study.plan_groups for i, v in enumerate(g.variants) if v.id == variant)
     if group.architectures == 1:
         return group.parameters
-    with undisturbed(), torch.device("meta"):
-        return parameters_of(study.family.member(**group.arguments[place])) or group.parameters
+    builder = Builder(study.family, study.data)
+    return builder.count(builder.build(group.variants[place], group.arguments[place])) or group.parameters

@@ -3,7 +3,11 @@ the user's own reads and writes between calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.errors import FusionError
+from hfta_nb.errors import ArrayWarning, FusionError
 from hfta_nb.models.recipes import Family
 from tests.contract.handed.loss_memory import Balanced, Counting, dict_of_tensors
 from tests.contract.handed.loss_parameters import CentreLoss, Uncertainty, two
@@ -319,3 +323,56 @@ def test_a_loss_that_steps_its_own_parameters_is_refused_by_a_study(kind: Any, t
     with pytest.raises(FusionError, match=r"steps its parameters itself; .*loss"):
         hfta.Study(Regressor, {"lr": [0.1, 0.2]}, (x, y, x, y), loss=kind(), monitor="val_loss",
                    device="cpu", dtype="float64", directory=tmp_path).fit(progress=False)  # fmt: skip
+
+
+def _by_environment() -> Callable[[Tensor, Tensor], Tensor]:
+    os.environ["HFTA_NB_TEST_STEPS"] = "0"
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        steps = int(os.environ["HFTA_NB_TEST_STEPS"]) + 1
+        os.environ["HFTA_NB_TEST_STEPS"] = str(steps)
+        return F.mse_loss(output, y) * steps
+
+    return loss
+
+
+def _by_cache() -> Callable[[Tensor, Tensor], Tensor]:
+    @functools.cache
+    def kept() -> dict[str, int]:
+        return {"steps": 0}
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        kept()["steps"] += 1
+        return F.mse_loss(output, y) * kept()["steps"]
+
+    return loss
+
+
+def _by_table() -> Callable[[Tensor, Tensor], Tensor]:
+    table = sqlite3.connect(":memory:")
+    table.execute("create table steps (step)")
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        table.execute("insert into steps values (1)")
+        return F.mse_loss(output, y) * table.execute("select count(*) from steps").fetchone()[0]
+
+    return loss
+
+
+def _by_clock() -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda output, y: F.mse_loss(output, y) * (time.perf_counter() % 60)
+
+
+@pytest.mark.parametrize("make", [_by_environment, _by_cache, _by_table, _by_clock])
+@pytest.mark.parametrize("form", ["backward", "losses"])
+def test_what_nobody_can_put_back_is_told(form: str, make: Callable[[], Any], verified: None) -> None:
+    """The plain module's own loss is another one each time: that it differs is no matter of rounding."""
+    array = hfta.fuse([Regressor().double() for _ in range(3)])
+    x, y, loss = numbers(12, 4), numbers(12, 1, seed=1), make()
+
+    def step() -> None:
+        array.backward(loss, x, y) if form == "backward" else array.losses(loss, array(x), y)
+
+    with pytest.warns(ArrayWarning, match=r"each time that the same call is repeated alone.*beside its inputs"):
+        step()
+    step()  # once

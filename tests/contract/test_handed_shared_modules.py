@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -149,15 +151,53 @@ def test_a_study_s_members_train_copies_too(across: str, tmp_path: Path) -> None
 
     data = (X, Y, X, Y)
     grid = {"seed": [0, 1], "width": [5, 7]}
-    study = hfta.Study(build, grid, data, epochs=2, loss=F.mse_loss, device="cpu", lr=0.1, dtype="float64",
-                       batch_size=12, monitor="val_loss", directory=tmp_path, across=across)  # fmt: skip
-    with pytest.warns(ArrayWarning, match="share `0`"):
+    with pytest.warns(ArrayWarning, match="share `0`"):  # noqa: PT031
+        study = hfta.Study(build, grid, data, epochs=2, loss=F.mse_loss, device="cpu", lr=0.1, dtype="float64",
+                           batch_size=12, monitor="val_loss", directory=tmp_path, across=across)  # fmt: skip
         study.fit(progress=False)
     torch.testing.assert_close(dict(shared.state_dict()), dict(before), rtol=0, atol=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrayWarning)
         assert study.check(members=[0, 3])["equal"].all()
     torch.testing.assert_close(dict(shared.state_dict()), dict(before), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "grid"),
+    [({"serial": True}, {"seed": [0, 1]}), ({"across": "never"}, {"width": [5, 7]}), ({}, {"width": [5, 7]})],
+    ids=["serial", "apart", "fused"],
+)
+@pytest.mark.parametrize("when", ["before", "when it is first asked for"])
+def test_what_a_study_s_build_function_keeps_is_told(
+    when: str, how: dict[str, Any], grid: dict[str, list[int]], tmp_path: Path
+) -> None:
+    """One member at a time is built for a serial study, and a plan builds all of them."""
+    kept, again = functools.cache(trunk), functools.cache(lambda: trunk())
+    if when == "before":
+        kept()
+        again()
+
+    def build(width: int = 5) -> nn.Module:
+        return nn.Sequential(kept(), head(width))
+
+    def copied(width: int = 5) -> nn.Module:
+        return nn.Sequential(copy.deepcopy(again()), head(width))
+
+    known = {"epochs": 2, "loss": F.mse_loss, "device": "cpu", "lr": 0.1, "dtype": "float64", "batch_size": 12}
+    known |= {"monitor": "val_loss", **how}
+    data = (X, Y, X, Y)
+    with pytest.warns(ArrayWarning, match="share `0`: each gets a copy of its own"):  # noqa: PT031
+        study = hfta.Study(build, grid, data, directory=tmp_path / "a", **known)
+        study.fit(progress=False)
+    before = copy.deepcopy(dict(kept().state_dict()))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* from one seed that begin with unlike values", ArrayWarning)  # the first
+        same = hfta.Study(copied, grid, data, directory=tmp_path / "b", **known)
+        same.fit(progress=False)
+    torch.testing.assert_close(dict(kept().state_dict()), before, rtol=0, atol=0)
+    for variant in (0, 1):
+        mine, theirs = (s.member(variant).module().state_dict() for s in (study, same))
+        torch.testing.assert_close(dict(mine), dict(theirs), rtol=1e-10, atol=1e-10)
 
 
 def test_changes_are_told_after_a_trial() -> None:

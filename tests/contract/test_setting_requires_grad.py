@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.errors import FusionError
 
 
 class Marked(nn.Module):
@@ -57,3 +59,32 @@ def test_steps(kind: type[Marked], own: bool) -> None:
     if kind is Marked:
         assert array.block_size == 3
         assert not any("one member at a time" in how for how in array.explain()["how"])
+
+
+class FrozenInEval(nn.Module):
+    """Freezes a layer when it is evaluated first, and for good, as a plain module does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            self.inner.requires_grad_(False)
+        return self.head(self.inner(x))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_a_call_without_gradients_freezes_is_no_secret(mode: Any, verified: None) -> None:
+    array = hfta.fuse([FrozenInEval().double() for _ in range(3)])
+    x = torch.randn(5, 4, dtype=torch.float64)
+
+    def step() -> None:
+        array.eval()
+        with mode():
+            array(x)
+        array.train()
+        array.backward(nn.functional.mse_loss, x, x)
+
+    with pytest.raises(FusionError, match=r"freezes or unfreezes a parameter in its forward.*between two steps"):
+        step()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-import torch
 from torch import Tensor
 
 from hfta_nb.engine.rules.rule_mode import Disagreement
@@ -26,12 +25,9 @@ def learning_kept(parameters: Mapping[str, Tensor], frozen: dict[str, set[str]] 
             call; holds those of the first call, and receives them.
 
     Raises:
-        Disagreement: the call has frozen one, where gradients are recorded, and the member may run as its plain module.
+        Disagreement: the call has frozen one, and the member may run as its plain module.
         FusionError: it has unfrozen one, or frozen one that other calls do not.
     """
-    if not torch.is_grad_enabled():
-        yield
-        return
     before = {name: p.requires_grad for name, p in parameters.items()}
     yield
     turned = {name for name, learns in before.items() if parameters[name].requires_grad != learns}

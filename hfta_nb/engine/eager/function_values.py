@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
+from mmap import mmap
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from hfta_nb.engine.eager.attributes import EMPTY, Attributes
 from hfta_nb.engine.eager.holders import Owners, of_library
@@ -85,9 +89,27 @@ def put_back(value: Any, content: Any) -> Any:
     return restore_value(value, content)
 
 
-def position(iterator: Any) -> Any:
-    """What changes when a generator, or an iterator of a loader, advances."""
-    if not isinstance(iterator, types.GeneratorType):
-        return {k: v for k, v in vars(iterator).items() if isinstance(v, int)}
-    frame = iterator.gi_frame
-    return None if frame is None else (frame.f_lasti, {k: id(v) for k, v in frame.f_locals.items()})
+STUCK = (
+    *(types.GeneratorType, _BaseDataLoaderIter, SimpleQueue, memoryview, mmap),
+    *(ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union),
+)
+"""What advances when it is used, or is memory of another library, and can't be copied."""
+
+_MOST_BYTES = 2**20
+"""Larger memory is not looked at."""
+
+
+def position(value: Any) -> Any:
+    """What is another one when a value of `STUCK` has been changed."""
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        return None if frame is None else (frame.f_lasti, {k: id(v) for k, v in frame.f_locals.items()})
+    if isinstance(value, _BaseDataLoaderIter):
+        return {k: v for k, v in vars(value).items() if isinstance(v, int)}
+    if isinstance(value, SimpleQueue):
+        return value.qsize()
+    try:
+        held = memoryview(value)
+        return held.tobytes() if held.nbytes <= _MOST_BYTES else None
+    except (TypeError, ValueError):  # memory that was let go of
+        return None

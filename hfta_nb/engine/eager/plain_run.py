@@ -76,6 +76,11 @@ class PlainRun:
         self._kept = state.functions.snapshot().select([member]).of(0)
         self.process_streams = state.engine.process_streams.start()
 
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Those of the plain module."""
+        return dict(self._plain.named_parameters())
+
     def outcome(self, differentiate: bool = True) -> MemberOutcome:
         """What the plain module computes.
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from hfta_nb.engine.eager.function_values import STUCK
 from hfta_nb.engine.eager.holders import (
     KNOWN,
     Arguments,
@@ -45,8 +45,9 @@ _MOST_ENTRIES = 1000
 _OPENED = (
     *("types.SimpleNamespace", "argparse.Namespace", "collections.UserDict", "collections.UserList"),
     *("collections.ChainMap", "queue.Queue", "queue.LifoQueue", "queue.PriorityQueue"),
-    *("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "_thread._local"),
+    *("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "_weakrefset.WeakSet", "_thread._local"),
 )
+_BUILDING = ("__init__", "__post_init__", "__new__")
 _WRITES = ("STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_SUBSCR")
 _WRITING = frozenset(
     (
@@ -60,9 +61,9 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 """Where a module has its hooks."""
 _HANDED_ON = (
     *("hfta_nb.models.losses", "hfta_nb.models.metrics", "hfta_nb.models.phases"),
-    "hfta_nb.engine.members.held_losses",
+    *("hfta_nb.engine.members.held_losses", "multiprocessing.sharedctypes"),
 )
-"""Modules of this package whose objects hold functions of the user's."""
+"""Modules whose objects hold functions or values of the user's."""
 _DRAWING = (torch.Generator, np.random.Generator, np.random.RandomState)
 _CHANGING = (np.ndarray, bytearray, random.Random, Iterator, *_DRAWING)
 INSTALLED = ("site-packages", "dist-packages")
@@ -139,7 +140,9 @@ class Reach:
                 self._modules.append(value)
         elif isinstance(value, type):
             self._class(value)
-        elif isinstance(value, types.GeneratorType | _BaseDataLoaderIter):
+        elif isinstance(value, types.MappingProxyType):
+            self._waiting += [(v, label) for v in value.values()]
+        elif isinstance(value, STUCK):
             self.stuck.append((value, label))
         elif isinstance(value, ContextVar):
             self._hold(Context, value, label)
@@ -205,7 +208,8 @@ class Reach:
             self._hold(ClassData, own, own.__name__)
             for name, value in vars(own).items():
                 function = getattr(value, "__func__", getattr(value, "fget", value))
-                if isinstance(function, types.FunctionType) and name not in ("__init__", "__post_init__", "__new__"):
+                called = isinstance(function, types.FunctionType) and name not in _BUILDING
+                if called or (hasattr(value, "__set__") and not of_library(type(value))):  # or a descriptor
                     self._waiting.append((function, f"{own.__name__}.{name}"))
 
     @property

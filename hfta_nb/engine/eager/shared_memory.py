@@ -77,10 +77,10 @@ def views_of(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, 
 def view_error(what: str, where: str) -> FusionError:
     """The error for values that are written into and have a view."""
     return FusionError(
-        f"{what} keeps a view, and writes into what it is a view of",
+        f"{what} keeps a view, and writes into what it is a view of, or trains it",
         where=where,
         accepted="tensors and arrays that share no memory, or the same one under several names",
-        remedy="keep one of them, and take the view in each call: self.buffer[0]",
+        remedy="keep one of them (self.out.weight = self.embed.weight), and take the view in each call: self.buffer[0]",
     )
 
 

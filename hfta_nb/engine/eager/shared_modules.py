@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from hfta_nb.engine.eager.attributes import OWN, is_cache, is_ordinary
 from hfta_nb.engine.eager.mutable_values import is_mutable
-from hfta_nb.engine.eager.shared_memory import view_error, views_of
+from hfta_nb.engine.eager.shared_memory import overlapping, parts, view_error, views_of
 from hfta_nb.engine.eager.state import ArrayState, Snapshot
 from hfta_nb.engine.eager.telling import tell
 
@@ -44,8 +44,7 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
         told.setdefault(_outermost(members, first, name), sorted({i for i, _, _ in held}))
     if told:
         of = "; ".join(f"members {', '.join(map(str, numbers))} share `{path}`" for path, numbers in told.items())
-        text = f"{of}: each gets a copy of its own, which it trains alone. {_MEANINGS}"
-        tell(text)
+        tell_of_copies(of)
     kept: dict[int, dict[int, str]] = {}
     for i, module in enumerate(members):
         for name, value in _attributes(module).items():
@@ -53,6 +52,11 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
                 kept.setdefault(id(value), {}).setdefault(i, name)
     attributes = {next(iter(names.values())) for names in kept.values() if len(names) > 1}
     return attributes | {held[0][1] for held in shared if not any(tensor.requires_grad for _, _, tensor in held)}
+
+
+def tell_of_copies(shared: str) -> None:
+    """Warn that members share what they train, which is told in a sentence."""
+    tell(f"{shared}: each gets a copy of its own, which it trains alone. {_MEANINGS}")
 
 
 def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
@@ -71,9 +75,10 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
 
 
 def views_in(module: nn.Module) -> dict[str, list[str]]:
-    """The attributes of a module that are views of others, or of its parameters and buffers, by name."""
+    """The attributes, parameters and buffers of a module that are views of others, by name."""
     tensors = {name: t for name, t in [*module.named_parameters(), *module.named_buffers()] if not is_lazy(t)}
-    return views_of(_attributes(module), tensors)
+    shared = {name: tensors.pop(name) for name in {name for name, _ in overlapping(parts(tensors))}}
+    return views_of({**_attributes(module), **shared}, tensors)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from typing import Any
 
 from hfta_nb.errors import ArrayWarning
 
+_INSIDE = ("hfta_nb", "torch", "contextlib")
+"""What calls on behalf of the user; the last one as a decorator."""
+
 _UNTOLD = ContextVar("_UNTOLD", default=False)
 
 
@@ -34,6 +37,6 @@ def _outside() -> int:
     """The `stacklevel` of that frame, for a warning of this function's caller."""
     frame: Any = sys._getframe(1).f_back  # None in a thread of autograd, where the backward of a GPU runs
     level = 2
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in ("hfta_nb", "torch"):
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
     return level

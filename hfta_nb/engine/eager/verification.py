@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hfta_nb.engine.eager.blocks import leaf_blocks
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.caller_backward import CallerBackward, Repeat, tell_of_failure, without_effects
 from hfta_nb.engine.eager.compare_outcomes import differences, mismatch, sensitive
 from hfta_nb.engine.eager.divergence import first_divergence, rows_of
+from hfta_nb.engine.eager.frozen_in_forward import learning_kept
 from hfta_nb.engine.eager.functions_in_backward import BackwardChangeError
 from hfta_nb.engine.eager.member_gradients import MemberGradients
 from hfta_nb.engine.eager.member_outcome import (
@@ -37,6 +38,7 @@ from hfta_nb.engine.eager.member_outcome import (
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.plain_run import PlainRun
 from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.eager.telling import tell
 from hfta_nb.errors import out_of_memory
 
 VERIFY_MODES = ("first", "always", "never")
@@ -154,12 +156,14 @@ class MemberVerification:
         together = self._together(result)
         changed = self._changed()
         self.later = self.later and without_effects(self.state, result)
-        try:
-            alone = self.plain_run.outcome(differentiate=not self.later)
-        except Exception as error:
-            self.later = False
-            self._plain_fails(error)
-            return False
+        engine = self.state.engine
+        with learning_kept(self.plain_run.parameters, engine.frozen if engine.as_plain else None):
+            try:
+                alone = self.plain_run.outcome(differentiate=not self.later)
+            except Exception as error:
+                self.later = False
+                self._plain_fails(error)
+                return False
         graph = self.plain_run.graph
         self.later = self.later and graph is not None and len(graph.outputs) == len(differentiable(result))
         if self._differentiated and not self.later:
@@ -168,7 +172,10 @@ class MemberVerification:
             together |= of_member.outcome()
         if any(key.startswith(PARAMETER) for key in alone):
             together |= {f"{PARAMETER}{name}": p.clone() for name, p in self.state.parameters_of(self.member).items()}
-        off = self._different(together, alone)
+        off = differences(together, alone, self._must_have)
+        if off and self._varies(off, alone):
+            return changed
+        off = [key for key in off if not self._sensitive(key, together.get(key), alone[key])]
         if off:
             self.restore()
             path = self._first_divergence(off)
@@ -215,11 +222,6 @@ class MemberVerification:
         found |= state.functions.outcome(state.functions.of(m))
         return found | stream_outcome(state.generators.states[m]) | attribute_outcome(state.engine.attributes.of(m))
 
-    def _different(self, together: MemberOutcome, alone: MemberOutcome) -> list[str]:
-        """The keys under which the outcomes differ by more than rounding."""
-        off = differences(together, alone, self._must_have)
-        return [key for key in off if not self._sensitive(key, together.get(key), alone[key])]
-
     def _must_have(self, key: str) -> bool:
         """True if the member must have what the plain module has; gradients of `array(x)` are computed later."""
         return not key.startswith("gradient") or (self.computation.backward and not key.startswith(INPUT_GRADIENT))
@@ -227,12 +229,35 @@ class MemberVerification:
     def _sensitive(self, key: str, own: Any, alone: Any) -> bool:
         """True if the plain module's own value differs as much when the last bits of its parameters change."""
         if self._nudged is None:
-            after = self.state.snapshot(every=True)
-            self.restore()
-            nudged = plain_member(self.state, self.member)
-            after()
-            self._nudged = self.plain_run.nudged_outcome(nudged, differentiate=not self.later)
+            self._nudged = self.plain_run.nudged_outcome(self._as_before(), differentiate=not self.later)
         return sensitive(own, alone, self._nudged.get(key))
+
+    def _varies(self, off: list[str], alone: MemberOutcome) -> bool:
+        """True, and told once, if the plain module comes to another value each time, so that nothing can be compared.
+
+        It depends on what nobody can find and put back: a file, a clock, memory of another library.
+        """
+        kept = {key: alone[key] for key in off if isinstance(alone[key], Tensor) and alone[key].is_floating_point()}
+        again = self.plain_run.outcome_of(self._as_before()) if kept else {}
+        varying = [key for key in differences(again, kept, self._must_have) if key in kept and key in again]
+        if varying:
+            note = (
+                f"member {self.member}'s {varying[0]} is another one each time that the same call is repeated alone, "
+                "so it can't be compared: the model or the loss depends on something beside its inputs, its own state "
+                "and the random streams of torch, Python and NumPy, of which members have one together, not each its "
+                "own; keep it in an attribute, a closure or a container of Python"
+            )
+            if self.state.settings.remark(note):
+                tell(f"{note}; see explain()")
+        return bool(varying)
+
+    def _as_before(self) -> nn.Module:
+        """The member alone, as it was before the call."""
+        after = self.state.snapshot(every=True)
+        self.restore()
+        plain = plain_member(self.state, self.member)
+        after()
+        return plain
 
     def _first_divergence(self, off: list[str]) -> str | None:
         """The path of the submodule where the difference begins; None if it is not known, or can't run by itself."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+from weakref import WeakSet
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from hfta_nb.data import AnyData
+from hfta_nb.data.reading_state import Held
+from hfta_nb.data.values_in_places import same
 from hfta_nb.engine.array import has_lazy, take_shapes
+from hfta_nb.engine.array.access import plain_copy, tell, tell_of_copies
 from hfta_nb.errors import FamilyError, HftaError, out_of_memory
 from hfta_nb.models.phases import split
 from hfta_nb.models.recipes import Family
@@ -17,14 +25,41 @@ from hfta_nb.models.recipes.undisturbed import undisturbed
 from hfta_nb.search.grid import Variant
 from hfta_nb.train.step import call_all
 
+MOST_BYTES = 2**30
+"""A model that allocates more is looked at on the device "meta", without memory."""
+
 
 def parameters_of(module: nn.Module) -> int:
     """How many a module has, those left out whose shapes are not known yet."""
     return sum(p.numel() for p in module.parameters() if not is_lazy(p))
 
 
+class _TooMuchError(BaseException):
+    """Not an `Exception`, which a build function may catch."""
+
+
+class _Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Stops a build function that allocates more than `MOST_BYTES`, before it does."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.allocated = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if "device" in kwargs and not any(isinstance(a, torch.Tensor) for a in args):
+            made = func(*args, **{**kwargs, "device": torch.device("meta"), "pin_memory": None})
+            self.allocated += made.nbytes
+            if self.allocated > MOST_BYTES:
+                raise _TooMuchError
+        return func(*args, **kwargs)
+
+
 class Builder:
     """Modules without memory, to look at; one per set of arguments.
+
+    A build function of the user is called as a loop of the user's own calls it, because it may keep what it has made
+    (a pretrained trunk in a cache); models of the package, and too large ones, are built on the device "meta".
 
     Args:
         family: whose build function is called.
@@ -36,6 +71,11 @@ class Builder:
         self.family, self.data, self.shaped = family, data, shaped
         self._built: dict[str, nn.Module] = {}
         self._counts: dict[int, int] = {}
+        self._modules: WeakSet[nn.Module] = WeakSet()  # of all that was built, as long as the user keeps it
+        self._parameters: Any = WeakIdKeyDictionary()
+        self._asked, self._told = 0, False
+        users = not str(getattr(family.function, "__module__", "")).startswith("hfta_nb.")
+        self._held = Held({family.name: family.function}) if users else None
 
     def count(self, module: nn.Module) -> int:
         """Parameters of a module that was built here."""
@@ -44,37 +84,96 @@ class Builder:
         return self._counts[id(module)]
 
     def build(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
-        key = repr(sorted(arguments.items()))
-        if key not in self._built:
-            self._built[key] = self._new(variant, arguments)
-            if self.family.phases:
-                split(self.family.phases, self._built[key], f"{self.family.name}, {variant.label}")
+        key, users = repr(sorted(arguments.items())), self._held is not None
+        self._asked += 1
+        pair = users and self._asked == 2
+        if key not in self._built or pair:
+            with self._put_back():
+                module = self._new(variant, arguments)
+                if users:
+                    self._tell_of_shared(module)
+                if pair:  # what is kept from build to build is seen in two of them
+                    second = self._new(variant, arguments)
+                    self._tell_of_shared(second)
+                    if not self._told:
+                        self._tell_of_changes(module, second)
+                if key not in self._built:
+                    self._built[key] = self._shaped(_without_memory(module))
+                    if self.family.phases:
+                        split(self.family.phases, self._built[key], f"{self.family.name}, {variant.label}")
         return self._built[key]
 
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
+        """The context of builds that nobody has asked for: what the function keeps is as before, where it is found."""
+        before = None if self._held is None else self._held.look()
+        try:
+            yield
+        finally:
+            if self._held is not None and before is not None:
+                self._held.put(before)
+
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
+        limited = [] if self._held is None else [_Limited()]
+        ways: list[AbstractContextManager[Any]] = [*limited, torch.device("meta"), nullcontext()]
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
-        with undisturbed():
-            try:
-                with torch.device("meta"):
-                    return self._shaped(self.family.member(**arguments))
-            except Exception as error:
-                if _overflowed(error):  # with memory it would fail as well, after taking all that there is
-                    raise self._too_large(variant, arguments) from error
-            try:
-                return self._shaped(self.family.member(**arguments))
-            except HftaError:
-                raise
-            except Exception as error:
-                if out_of_memory(error) or _overflowed(error):
-                    raise self._too_large(variant, arguments) from error
-                raise FamilyError(
-                    f"can't build this variant ({type(error).__name__}: {error})",
-                    where=f"{self.family.name}, {variant.label}",
-                    got=arguments,
-                    remedy='a list of a grid is a tuple here; annotate the parameter as a list, "name: list"'
-                    if isinstance(error, TypeError) and "tuple" in str(error)
-                    else "",
-                ) from error
+        with undisturbed() as drawn:
+            for way in ways:
+                drawn.manual_seed(variant.seed)  # what the build function keeps begins as in a loop of its own
+                try:
+                    with way:
+                        return self.family.member(**arguments)
+                except _TooMuchError:
+                    continue
+                except Exception as error:
+                    if _overflowed(error):  # with memory it would fail as well, after taking all that there is
+                        raise self._too_large(variant, arguments) from error
+                    if way is ways[-1]:
+                        raise self._unbuilt(variant, arguments, error) from error
+        raise AssertionError
+
+    def _unbuilt(self, variant: Variant, arguments: dict[str, Any], error: Exception) -> HftaError:
+        if isinstance(error, HftaError):
+            return error
+        if out_of_memory(error):
+            return self._too_large(variant, arguments)
+        return FamilyError(
+            f"can't build this variant ({type(error).__name__}: {error})",
+            where=f"{self.family.name}, {variant.label}",
+            got=arguments,
+            remedy='a list of a grid is a tuple here; annotate the parameter as a list, "name: list"'
+            if isinstance(error, TypeError) and "tuple" in str(error)
+            else "",
+        )
+
+    def _tell_of_shared(self, module: nn.Module) -> None:
+        """Warn, once, if this module trains what one that was built before has, as fusing warns within an array."""
+        if not self._told:
+            paths = [
+                path
+                for path, inner in module.named_modules()
+                if inner in self._modules and any(p.requires_grad for p in inner.parameters())
+            ]
+            names = [name for name, p in module.named_parameters() if p.requires_grad and p in self._parameters]
+            if names:
+                self._told = True
+                path = (paths or names)[0]
+                tell_of_copies(f"members share `{path}`" if path else "members are one module")
+        self._modules.update(module.modules())
+        self._parameters.update(dict.fromkeys(module.parameters()))
+
+    def _tell_of_changes(self, first: nn.Module, second: nn.Module) -> None:
+        """Warn if two modules that were built from one seed begin with unlike values."""
+        values, others = first.state_dict(), second.state_dict()
+        tensors = {name: v for name, v in values.items() if isinstance(v, Tensor) and not is_lazy(v) and not v.is_meta}
+        unlike = [name for name, v in tensors.items() if not same(v, others.get(name))]
+        if unlike:
+            tell(
+                f"{self.family.name} builds modules from one seed that begin with unlike values (`{unlike[0]}`): it "
+                "keeps a random stream or a counter, or asks for a clock. What a member begins with depends on what "
+                "was built before it, in a check and in a run that goes on as well; draw from torch's own stream, "
+                "which each member's seed sets, or make the generator where the module is built"
+            )
 
     def _too_large(self, variant: Variant, arguments: dict[str, Any]) -> FamilyError:
         return FamilyError(
@@ -92,6 +191,31 @@ class Builder:
             sample = self.data.sample(2, like.device, like.dtype)
             take_shapes(module, lambda m: call_all(m, sample, self.family.phases))
         return module
+
+
+def _without_memory(module: nn.Module) -> nn.Module:
+    """A module with the same attributes, whose parameters and buffers are on the device "meta".
+
+    The user may keep parts of the module, which must not change. One that has no shapes yet stays as it is.
+    """
+    if has_lazy(module) or any(isinstance(m, torch.jit.ScriptModule) for m in module.modules()):
+        return plain_copy(module)
+    known: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        known[id(tensor)] = like = torch.empty_like(tensor, device="meta")
+        if isinstance(tensor, nn.Parameter):
+            known[id(tensor)] = nn.Parameter(like, tensor.requires_grad)
+    inner = list(module.modules())
+    known.update((id(m), type(m).__new__(type(m))) for m in inner)
+    for m in inner:
+        for name, value in vars(m).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                value = {k: known.get(id(v), v) for k, v in value.items()}
+            elif isinstance(value, list):  # torch's recurrent modules list their weights
+                value = [known.get(id(v), v) for v in value]
+            known[id(m)].__dict__[name] = value
+    found: nn.Module = known[id(module)]
+    return found
 
 
 def _overflowed(error: Exception) -> bool:

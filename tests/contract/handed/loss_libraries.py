@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
+import multiprocessing
 import random
 import threading
+import weakref
+from collections.abc import Callable
 from contextvars import ContextVar
-from types import SimpleNamespace
+from mmap import mmap
+from queue import SimpleQueue
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -98,6 +104,83 @@ def with_critic() -> Any:
     return loss
 
 
+class InDescriptor:
+    """An attribute that a descriptor keeps."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.values: dict[int, float] = {}
+
+    def __get__(self, owner: Any, kind: type | None = None) -> float:
+        return self.values.get(id(owner), 1.0)
+
+    def __set__(self, owner: Any, value: float) -> None:
+        self.values[id(owner)] = value
+
+
+def by_descriptor() -> Any:
+    class Loss:
+        weight = InDescriptor()
+
+        def __call__(self, output: Tensor, y: Tensor) -> Tensor:
+            self.weight *= 0.9
+            return F.mse_loss(output, y) * self.weight
+
+    return Loss()
+
+
+def by_proxy() -> Any:
+    held = MappingProxyType({"weights": [1.0]})
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        held["weights"][0] *= 0.9
+        return F.mse_loss(output, y) * held["weights"][0]
+
+    return loss
+
+
+def weakly() -> Any:
+    """As many as are alive."""
+    seen, kept = weakref.WeakSet[Any](), list[Any]()
+
+    def loss(output: Tensor, y: Tensor) -> Tensor:
+        kept.append(nn.Identity())
+        seen.add(kept[-1])
+        return F.mse_loss(output, y) * len(seen)
+
+    return loss
+
+
+def elsewhere(make: Callable[[], Any]) -> Callable[[], Any]:
+    """A loss whose counter is memory of another library."""
+
+    def made() -> Any:
+        held = make()
+
+        def loss(output: Tensor, y: Tensor) -> Tensor:
+            if isinstance(held, SimpleQueue):
+                held.put(1)
+                return F.mse_loss(output, y) * held.qsize()
+            if hasattr(held, "value"):
+                held.value += 1
+                return F.mse_loss(output, y) * held.value
+            held[0] += 1
+            return F.mse_loss(output, y) * held[0]
+
+        return loss
+
+    return made
+
+
+ELSEWHERE: dict[str, Callable[[], Any]] = {
+    "queue": SimpleQueue,
+    "number of C": lambda: ctypes.c_int(0),
+    "array of C": lambda: (ctypes.c_double * 2)(),
+    "value of processes": lambda: multiprocessing.Value("i", 0),
+    "array of processes": lambda: multiprocessing.Array("d", 2),
+    "memory": lambda: memoryview(bytearray(4)),
+    "mapped memory": lambda: mmap(-1, 8),
+}
+
 SITUATIONS = [
     Situation(3, "batch norm", lambda: WithBuffer(1, affine=False), x=X, y=Y, forms=FORMS, long=("study",)),
     Situation(3, "shared stream", shared_stream, x=X, y=Y, forms=OWN),
@@ -107,4 +190,9 @@ SITUATIONS = [
     Situation(3, "scheduler", scheduled, x=X, y=Y, forms=FORMS[:1]),
     Situation(3, "loader", of_a_loader, x=X, y=Y, forms=OWN, refused=dict.fromkeys(OWN, NOT_KEPT)),
     Situation(3, "critic", with_critic, x=X, y=Y, forms=OWN, refused=dict.fromkeys(OWN, NOT_KEPT)),
-]
+    Situation(3, "descriptor", by_descriptor, x=X, y=Y, forms=FORMS[:1]),
+    Situation(3, "proxy", by_proxy, x=X, y=Y, forms=FORMS[:1]),
+    Situation(3, "weak set", weakly, x=X, y=Y, forms=FORMS[:1]),
+    *(Situation(3, name, elsewhere(make), x=X, y=Y, forms=FORMS[:1], refused=dict.fromkeys(FORMS[:1], NOT_KEPT))
+      for name, make in ELSEWHERE.items()),
+]  # fmt: skip

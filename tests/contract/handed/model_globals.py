@@ -153,6 +153,39 @@ class ViewingLoss:
         return F.mse_loss(output, y) * (1 + self.first[0])
 
 
+class OverlappingParameters(nn.Module):
+    """Parameters of one memory, which is not one parameter by two names."""
+
+    def __init__(self, first: slice, second: slice) -> None:
+        super().__init__()
+        memory = numbers(6)
+        self.a, self.b = nn.Parameter(memory[first]), nn.Parameter(memory[second])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.a * self.b).sum(-1, keepdim=True)
+
+
+class OverlappingBuffers(nn.Module):
+    """Of which a call writes into one."""
+
+    p: Tensor
+    q: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = numbers(6)
+        self.a = nn.Parameter(numbers(4))
+        self.register_buffer("p", memory[:4])
+        self.register_buffer("q", memory[2:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = (x * self.a * self.q.clone()).sum(-1, keepdim=True)
+        with torch.no_grad():
+            self.p.add_(0.1)
+        return found
+
+
+_FIRST, _LAST, _WHOLE = slice(0, 4), slice(2, 6), slice(1, 5)
 _VIEW = dict.fromkeys(("backward", "forward", "losses"), (FusionError, "mean.*keeps a view"))
 
 
@@ -176,6 +209,9 @@ SITUATIONS = [
         for name, build, keys in (
             ("numpy", ViewedByNumPy, "row.*table|table.*row"), ("buffer", ViewedBuffer, "row, mean"),
             ("of-buffer", ChangedByView, "row, mean"), ("parameter", ViewedParameter, "seen, head.weight"),
+            ("parameters", lambda: OverlappingParameters(_FIRST, _LAST), "a, b"),
+            ("tied-data", lambda: OverlappingParameters(_WHOLE, _WHOLE), "a, b"),
+            ("buffers", OverlappingBuffers, "p, q|q, p"),
         )
     ),
     Situation(3, "loss-view", ViewingLoss, x=X, y=Y, forms=("backward", "losses"), refused=_VIEW),
