@@ -267,7 +267,7 @@ def test_directories_that_are_there_are_found(
 
 
 def test_tasks_by_name() -> None:
-    for name in data.names():
+    for name in ("digits", "breast_cancer", "diabetes"):  # of the others `test_data_sets` tells
         assert data.task_of(name) == data.load(name).task
     assert data.task_of("cifar10:/somewhere") == "classification"
     assert data.task_of("nothing") is None

@@ -36,7 +36,7 @@ SETS: list[tuple[str, str, list[tuple[int, ...]], tuple[int, ...], dict[str, int
 @pytest.mark.parametrize(("name", "task", "x", "y", "facts"), SETS)
 def test_sets(name: str, task: str, x: list[tuple[int, ...]], y: tuple[int, ...], facts: dict[str, int]) -> None:
     d = data.load(name)
-    assert d.task == task
+    assert d.task == data.task_of(name) == task
     for part in (d.x, d.x_validation):
         assert [tuple(t.shape[1:]) for t in data.leaves(part)] == x
         assert all(torch.isfinite(t).all() for t in data.leaves(part))
