@@ -33,8 +33,8 @@ if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import hfta_nb as hfta
-from benchmarks.capture import MODELS
 from benchmarks.common import calls_in, laps, milliseconds, options, write
+from benchmarks.small_models import MODELS
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.replay import cache_entry
 

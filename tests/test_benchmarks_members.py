@@ -8,21 +8,23 @@ from benchmarks.suite import command
 
 
 @pytest.mark.parametrize(
-    ("words", "tried"),
-    [([], [1, 2, 4, 8, 16, 32, 64]), (["--most", "256"], [2**n for n in range(9)]), (["--most", "3"], [1, 2])],
+    ("words", "rates", "tried"),
+    [
+        (["auto"], {1: 10.0, 2: 19.0, 4: 30.0, 8: 31.0, 16: 31.2}, [1, 2, 4, 8, 16]),  # while that helps
+        (["capacity"], {}, [1, 2, 4, 8, 16, 32, 64]),  # while they are trained, faster or not
+        (["capacity", "--most", "256"], {}, [2**n for n in range(9)]),
+        (["capacity", "--most", "3"], {}, [1, 2]),
+        (["capacity"], {2: 0.0}, [1, 2]),  # out of memory
+    ],
 )
-def test_capacity_doubles_the_members_while_they_are_trained(words: list[str], tried: list[int]) -> None:
-    given = command.parse(["--members", "capacity", "--device", "cpu", *words])
-    rates: list[float] = []
-    found = []
-    for members in command._members(given, rates):
-        found.append(members)
-        rates.append(1.0)  # no faster, which is not asked
-    assert found == tried
-    rates = []
-    for members in command._members(given, rates):
-        rates.append(0.0 if members > 1 else 1.0)  # out of memory
-    assert rates == [1.0, 0.0]
+def test_members_are_doubled(words: list[str], rates: dict[int, float], tried: list[int]) -> None:
+    given = command.parse(["--members", *words, "--device", "cpu"])
+    found: list[float] = []
+    asked = []
+    for members in command._members(given, found):
+        asked.append(members)
+        found.append(rates.get(members, 1.0))
+    assert asked == tried
 
 
 @pytest.mark.parametrize("words", ["x", "capacity,0", "", "1,,2", "-1", "1.5"])

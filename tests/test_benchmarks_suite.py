@@ -304,16 +304,6 @@ def test_what_the_command_does_not_understand_it_says(words: list[str], said: st
     assert said in capsys.readouterr().err
 
 
-def test_auto_doubles_the_members_while_that_helps() -> None:
-    given = command.parse(["--members", "auto", "--device", "cpu"])
-    rates: list[float] = []
-    tried = []
-    for members in command._members(given, rates):
-        tried.append(members)
-        rates.append({1: 10.0, 2: 19.0, 4: 30.0, 8: 31.0, 16: 31.2}[members])
-    assert tried == [1, 2, 4, 8, 16]
-
-
 def test_rows_that_a_file_has_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "half.jsonl"
     file.write_text(json.dumps(LINE) + "\n", encoding="utf-8")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.layering import FACE, TABLE, violations
+from tests.layering import FACE, TABLE
+from tests.layering_check import violations
 
 ROOT = Path(__file__).resolve().parent.parent / "hfta_nb"
 

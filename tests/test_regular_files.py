@@ -60,8 +60,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("regular") / "run"
-    for _ in make(place).run():
-        pass
+    list(make(place).run())
     return place
 
 
@@ -109,8 +108,7 @@ def use(place: Path) -> None:
     study = hfta.Study.load(place)
     for member in (0, 1):
         study.member(member).module()
-    for _ in study.run(epochs=2):
-        pass
+    list(study.run(epochs=2))
 
 
 def test_a_huge_file_is_not_read(trained: Path, tmp_path: Path) -> None:
@@ -136,8 +134,7 @@ def test_a_half_written_file_that_is_none_does_not_matter(trained: Path, tmp_pat
     (study.directory / "weights").mkdir(parents=True)
     os.mkfifo(study.directory / "weights/0.1.safetensors.tmp")
     (study.directory / "weights/1.1.safetensors.tmp").symlink_to(outside)
-    for _ in study.run():
-        pass
+    list(study.run())
     study.member(0).module()
     assert outside.read_text() == "mine"
 

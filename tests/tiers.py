@@ -38,8 +38,6 @@ first: the other worker goes on with all other tests meanwhile."""
 
 _LEFT_OUT = pytest.StashKey[dict[str, int]]()
 _BEGAN_S = pytest.StashKey[float]()
-DEFAULT = pytest.StashKey[list[str]]()
-"""Names of the collected tests of the default tier, those that this run leaves out for another reason as well."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,7 +51,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _mark_thinned(items)
-    config.stash[DEFAULT] = [item.nodeid for item in items if not item.get_closest_marker("long")]
     order = [*dict.fromkeys(GROUPS.values()), None]
     items.sort(key=lambda item: order.index(_group(item.nodeid)))
     if share := config.getoption("--share"):

@@ -4,78 +4,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import hfta_nb as hfta
 from hfta_nb.data import from_batches, from_dataset, from_loader, from_tensors
-from hfta_nb.optim import lr_scheduler as schedules
-
-MEMBERS = 3
-generator = torch.Generator().manual_seed(0)
-x = torch.randn(40, 3, generator=generator)
-y = (x[:, 0] > 0).long()
-
-
-def build(hidden: int = 4) -> nn.Module:
-    return nn.Sequential(nn.Linear(3, hidden), nn.Tanh(), nn.Linear(hidden, 2))
-
-
-@dataclass
-class Call:
-    """A call that is right.
-
-    Attributes:
-        function: what is called.
-        given: its arguments by name; ``*`` of what is given by position.
-        then: what is done with what it returns, before it counts as done.
-        watched: what an error may not have changed.
-    """
-
-    function: Callable[..., Any]
-    given: Mapping[str, Any]
-    then: Callable[[Any], Any] = lambda found: None
-    watched: Callable[[], Any] = lambda: None
-
-    def __call__(self, given: Mapping[str, Any]) -> Any:
-        named = dict(given)
-        found = self.function(*named.pop("*", ()), **named)
-        self.then(found)
-        return found
-
-
-def array() -> Any:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        found = hfta.fuse([build() for _ in range(MEMBERS)], seeds=range(MEMBERS))
-    return found
-
-
-def _values(*things: Any) -> Callable[[], list[Any]]:
-    """What the tensors and numbers of arrays, optimizers and schedulers are."""
-
-    def look() -> list[Any]:
-        found: list[Any] = []
-        for thing in things:
-            state = thing.state_dict()
-            found.append([(k, v.tolist()) for k, v in state.items()] if isinstance(thing, nn.Module) else repr(state))
-        return found
-
-    return look
-
-
-def loss(out: Tensor, target: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(out, target)
-
-
-def _optimizer(owner: Any, name: str = "SGD") -> Any:
-    return getattr(hfta.optim, name)(owner, lr=0.1)
-
+from tests.attack.calls_of_optimizers import OF_OPTIMIZERS
+from tests.attack.right_calls import MEMBERS, Call, array, build, loss, values, x, y
 
 # Studies.
 
@@ -98,8 +37,7 @@ def _study_arguments(place: Path) -> dict[str, Any]:
 def _trained(study: Any) -> None:
     """Train a little of what was accepted: what is wrong is said before, or by a typed error."""
     list(study.variants), repr(study), study.plan(measure=False)
-    for _ in itertools.islice(study.run(), 8):
-        pass
+    list(itertools.islice(study.run(), 8))
 
 
 def _study(place: Path) -> Call:
@@ -183,7 +121,7 @@ def _of_array(method: str, **given: Any) -> Callable[[Path], Call]:
     def make(place: Path) -> Call:
         owner = array()
         usual = {**given, "state_dict": owner[0].state_dict()} if method == "load_member" else given
-        return Call(getattr(owner, method), usual, watched=_values(owner))
+        return Call(getattr(owner, method), usual, watched=values(owner))
 
     return make
 
@@ -194,7 +132,7 @@ def _join(place: Path) -> Call:
 
 def _forward(place: Path) -> Call:
     owner = array()
-    return Call(owner, {"*": (x,)}, watched=_values(owner))
+    return Call(owner, {"*": (x,)}, watched=values(owner))
 
 
 def _per_member(place: Path) -> Call:
@@ -209,163 +147,7 @@ def _index(place: Path) -> Call:
 
 def _loaded(place: Path) -> Call:
     owner = array()
-    return Call(owner.load_state_dict, {"state_dict": owner.state_dict(), "strict": True}, watched=_values(owner))
-
-
-# Optimizers.
-
-
-def _optimizer_of(name: str) -> Callable[[Path], Call]:
-    usual: dict[str, Any] = {"lr": [0.1, 0.2, 0.3]}
-    usual |= {} if name in ("SparseAdam", "LBFGS", "Rprop") else {"weight_decay": 0.0}
-    usual |= {"betas": (0.9, 0.99)} if name in ("Adam", "AdamW", "NAdam", "RAdam", "Adamax") else {}
-    usual |= {"Rprop": {"etas": (0.5, 1.2), "step_sizes": (1e-6, 50)}, "Adafactor": {"eps": (None, 1e-3), "d": 1.0},
-              "LBFGS": {"max_iter": 3, "max_eval": None, "history_size": 5, "line_search_fn": None},
-              "SGD": {"momentum": 0.9, "nesterov": True, "maximize": False, "foreach": None},
-              "RMSprop": {"alpha": 0.9, "momentum": 0.1, "centered": True},
-              "ASGD": {"lambd": 1e-4, "alpha": 0.75, "t0": 1e6},
-              "Adam": {"amsgrad": True, "eps": 1e-8}}.get(name, {})  # fmt: skip
-
-    def make(place: Path) -> Call:
-        owner = array()
-
-        def stepped(optimizer: Any) -> None:
-            for _ in range(2):
-                optimizer.zero_grad()
-                optimizer.step(lambda: owner.backward(loss, x, y))
-
-        return Call(getattr(hfta.optim, name), {"params": owner, **usual}, stepped)
-
-    return make
-
-
-def _live(place: Path) -> Call:
-    """A value that is written into a group."""
-    owner = array()
-    optimizer = _optimizer(owner)
-    owner.backward(loss, x, y)
-
-    def write(value: Any, name: str = "lr") -> None:
-        optimizer.param_groups[0][name] = value
-        optimizer.step()
-
-    return Call(write, {"value": 0.5}, watched=_values(owner))
-
-
-def _of_optimizer(method: str, **given: Any) -> Callable[[Path], Call]:
-    def make(place: Path) -> Call:
-        owner = array()
-        optimizer = _optimizer(owner, "Adam")
-        owner.backward(loss, x, y)
-        optimizer.step()
-        usual = dict(given)
-        for name, value in (("state_dict", optimizer.state_dict), ("array", lambda: owner)):
-            usual |= {name: value()} if name in given else {}
-        if method == "load_state_of":
-            usual["state_dict"] = optimizer.state_of(0)
-        return Call(getattr(optimizer, method), usual, watched=_values(owner, optimizer))
-
-    return make
-
-
-def _clip(name: str, **given: Any) -> Callable[[Path], Call]:
-    def make(place: Path) -> Call:
-        owner = array()
-        owner.backward(loss, x, y)
-        return Call(getattr(hfta.optim, name), {"parameters": owner, **given})
-
-    return make
-
-
-def _scaler(place: Path) -> Call:
-    given = {"init_scale": 2.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2, "enabled": True}
-    owner = array()
-
-    def used(scaler: Any) -> None:
-        optimizer = _optimizer(owner)
-        scaler.scale(owner.losses(loss, owner(x), y)).sum().backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return Call(hfta.optim.GradScaler, {"array": owner, **given}, used)
-
-
-def _of_scaler(method: str, **given: Any) -> Callable[[Path], Call]:
-    def make(place: Path) -> Call:
-        scaler = hfta.optim.GradScaler(array())
-        usual = {"state_dict": scaler.state_dict()} if "state_dict" in given else given
-        return Call(getattr(scaler, method), usual, watched=lambda: repr(scaler.state_dict()))
-
-    return make
-
-
-# Schedulers.
-
-SCHEDULERS: dict[str, dict[str, Any]] = {
-    "LambdaLR": {"lr_lambda": lambda epoch: 0.5},
-    "MultiplicativeLR": {"lr_lambda": lambda epoch: 0.5},
-    "StepLR": {"step_size": [1, 2, 3], "gamma": 0.1},
-    "MultiStepLR": {"milestones": [1, 2], "gamma": 0.1},
-    "ConstantLR": {"factor": 0.5, "total_iters": 2},
-    "LinearLR": {"start_factor": 0.5, "end_factor": 1.0, "total_iters": 2},
-    "ExponentialLR": {"gamma": [0.9, 0.8, 0.7]},
-    "PolynomialLR": {"total_iters": 2, "power": 1.0},
-    "CosineAnnealingLR": {"T_max": 3, "eta_min": 0.0},
-    "CosineAnnealingWarmRestarts": {"T_0": 2, "T_mult": 1, "eta_min": 0.0},
-    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2, "step_size_up": 2, "step_size_down": 2, "mode": "triangular",
-                 "gamma": 1.0, "scale_fn": None, "scale_mode": "cycle", "cycle_momentum": False},
-    "OneCycleLR": {"max_lr": 0.5, "total_steps": 9, "pct_start": 0.3, "anneal_strategy": "cos",
-                   "cycle_momentum": False, "div_factor": 25.0, "final_div_factor": 1e4, "three_phase": False},
-    "ReduceLROnPlateau": {"mode": "min", "factor": 0.1, "patience": 0, "threshold": 1e-4, "threshold_mode": "rel",
-                          "cooldown": 0, "min_lr": 0.0, "eps": 1e-8},
-}  # fmt: skip
-
-
-def _scheduler(name: str) -> Callable[[Path], Call]:
-    def make(place: Path) -> Call:
-        owner = array()
-        optimizer = _optimizer(owner)
-
-        def stepped(scheduler: Any) -> None:
-            owner.backward(loss, x, y)
-            for step in range(4):
-                optimizer.step()
-                scheduler.step([float(step)] * MEMBERS) if name == "ReduceLROnPlateau" else scheduler.step()
-            scheduler.get_last_lr()
-
-        usual = {"optimizer": optimizer, **SCHEDULERS[name]}
-        usual |= {} if name == "ReduceLROnPlateau" else {"last_epoch": -1}
-        return Call(getattr(schedules, name), usual, stepped, _values(optimizer))
-
-    return make
-
-
-def _composed(name: str) -> Callable[[Path], Call]:
-    def make(place: Path) -> Call:
-        optimizer = _optimizer(array())
-        parts = [schedules.ConstantLR(optimizer, 0.5, 2), schedules.ExponentialLR(optimizer, 0.9)]
-        more = {"milestones": [2]} if name == "SequentialLR" else {}
-        return Call(getattr(schedules, name), {"schedulers": parts, "optimizer": optimizer, **more},
-                    lambda made: [made.step() for _ in range(4)])  # fmt: skip
-
-    return make
-
-
-def _by_member(place: Path) -> Call:
-    optimizer = _optimizer(array())
-    factory = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=0.9)
-    return Call(schedules.ByMember, {"optimizer": optimizer, "factories": [factory] * MEMBERS},
-                lambda made: [made.step() for _ in range(2)])  # fmt: skip
-
-
-def _of_scheduler(method: str, **given: Any) -> Callable[[Path], Call]:
-    def make(place: Path) -> Call:
-        optimizer = _optimizer(array())
-        scheduler = schedules.StepLR(optimizer, 1)
-        usual = {"state_dict": scheduler.state_dict()} if "state_dict" in given else given
-        return Call(getattr(scheduler, method), usual, watched=_values(optimizer, scheduler))
-
-    return make
+    return Call(owner.load_state_dict, {"state_dict": owner.state_dict(), "strict": True}, watched=values(owner))
 
 
 # Data, grids, metrics, requests.
@@ -454,9 +236,6 @@ def _phase(place: Path) -> Call:
     return Call(hfta.Phase, {"name": "a", "trains": ["b"], "loss": loss, "every": 1})
 
 
-OPTIMIZERS = ("ASGD", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam",
-              "RMSprop", "Rprop", "SparseAdam")  # fmt: skip
-
 CALLS: dict[str, Callable[[Path], Call]] = {
     **{f"Study {n}": _study for n in range(6)},  # it has the most arguments
     **{f"Study, search {n}": _search for n in range(3)},
@@ -494,31 +273,7 @@ CALLS: dict[str, Callable[[Path], Call]] = {
     "array.evaluate": _of_array("evaluate", function=loss, x=x, y=y),
     "array.train": _of_array("train", mode=True),
     "array.tune": _of_array("tune", loss_fn=loss, x=x, y=y, budget_s=0.01),
-    **{f"optim.{name}": _optimizer_of(name) for name in OPTIMIZERS},
-    "optim, a live value": _live,
-    "optimizer.load_state_dict": _of_optimizer("load_state_dict", state_dict=None),
-    "optimizer.load_state_of": _of_optimizer("load_state_of", index=0, state_dict=None),
-    "optimizer.state_of": _of_optimizer("state_of", index=0),
-    "optimizer.copy_member": _of_optimizer("copy_member", src=0, dst=1),
-    "optimizer.reset_member": _of_optimizer("reset_member", index=0),
-    "optimizer.select": _of_optimizer("select", indices=[0, 1, 2], array=None),
-    "optimizer.step": _of_optimizer("step", closure=None, skip=[1]),
-    "optimizer.zero_grad": _of_optimizer("zero_grad", set_to_none=True),
-    "clip_grad_norm_": _clip("clip_grad_norm_", max_norm=[1.0, 2.0, 3.0], norm_type=2.0, error_if_nonfinite=False),
-    "clip_grad_value_": _clip("clip_grad_value_", clip_value=0.5),
-    "clip_grads_with_norm_": _clip("clip_grads_with_norm_", max_norm=1.0, total_norm=torch.ones(MEMBERS)),
-    "GradScaler": _scaler,
-    "scaler.update": _of_scaler("update", new_scale=3.0),
-    "scaler.scale": _of_scaler("scale", outputs=torch.ones(MEMBERS)),
-    "scaler.load_state_dict": _of_scaler("load_state_dict", state_dict=None),
-    "param_groups": lambda place: Call(hfta.optim.param_groups, {"module": array(), "choose": lambda n, p: {}}),
-    **{f"lr_scheduler.{name}": _scheduler(name) for name in SCHEDULERS},
-    "lr_scheduler.SequentialLR": _composed("SequentialLR"),
-    "lr_scheduler.ChainedScheduler": _composed("ChainedScheduler"),
-    "lr_scheduler.ByMember": _by_member,
-    "scheduler.step": _of_scheduler("step", metrics=None, epoch=3),
-    "scheduler.load_state_dict": _of_scheduler("load_state_dict", state_dict=None),
-    "scheduler.copy_member": _of_scheduler("copy_member", src=0, dst=1),
+    **OF_OPTIMIZERS,
     "from_tensors": _from_tensors,
     "from_tensors, split": _split_tensors,
     "from_dataset": _from_dataset,

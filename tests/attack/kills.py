@@ -33,8 +33,7 @@ def make(place: Path, epochs: int = 6) -> hfta.Study:
 def attempt(place: Path, epochs: int) -> None:
     """Carry the search on to its end."""
     there = Store(place).exists
-    for _ in (hfta.Study.load(place) if there else make(place, epochs)).run(resume=there):
-        pass
+    list((hfta.Study.load(place) if there else make(place, epochs)).run(resume=there))
 
 
 if __name__ == "__main__":

@@ -193,8 +193,7 @@ def run(study: hfta.Study, case: Case) -> hfta.Study:
         if study.history.state == ev.COMPLETE:
             return study
         study = hfta.Study.load(study.directory, study.family, study.data)
-    for _ in study.run(control, resume=case.breaks is not None):
-        pass
+    list(study.run(control, resume=case.breaks is not None))
     return study
 
 
@@ -208,8 +207,7 @@ def found(study: hfta.Study, members: list[int]) -> dict[int, Any]:
 def changed(case: Case, place: Path, **more: Any) -> list[int]:
     """The members that stay whose numbers are others because members have left."""
     calm, left = case.study(place / "calm", True, **more), case.study(place / "left", False, **more)
-    for _ in calm.run():
-        pass
+    list(calm.run())
     left = run(left, case)
     paused = [m for m, (_, way) in case.leaves.items() if way == "pause"]
     stay = [m for m in range(case.members) if m not in case.leaves or m in paused]

@@ -100,8 +100,7 @@ def study(name: str, epochs: int) -> list[str]:
             device="cpu",
             directory=Path(folder) / "run",
         )
-        for _ in made.run():
-            pass
+        list(made.run())
         members = made.history.members
         curves = [sorted((k, list(v.values)) for k, v in members[i].curves.items()) for i in sorted(members)]
         weights = [bits(v for _, v in sorted(made.store.read_weights(i).items())) for i in sorted(members)]

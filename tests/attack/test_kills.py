@@ -35,8 +35,7 @@ def _weights(study: hfta.Study) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("count", "epochs", "seed"), [(10, 30, 0), (40, 80, 1), (50, 100, 2)])
 def test_a_search_that_is_killed_and_followed(tmp_path: Path, count: int, epochs: int, seed: int) -> None:
     whole, place, looks = kills.make(tmp_path / "whole", epochs), tmp_path / "run", 0
-    for _ in whole.run():
-        pass
+    list(whole.run())
     command = [sys.executable, "-m", "tests.attack.kills", str(place), str(count), str(epochs), str(seed)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True) as running:

@@ -33,8 +33,7 @@ def numbers(place: Path, seed: int = 1, **more: Any) -> list[list[float]]:
     """What a study finds, a row per member."""
     grid = {"lr": [0.1, 0.03], "rate": [0.1, 0.4], "hidden": [5, 8], "seed": [seed]}
     study = hfta.Study(build, grid, data=(x, y), epochs=2, directory=place, deterministic=True, **more)
-    for _ in study.run():
-        pass
+    list(study.run())
     table = study.results()
     columns = [c for c in table.columns if "loss" in c or "accuracy" in c]
     assert len(table) == 8

@@ -79,8 +79,7 @@ def cloud(count: int = 80) -> Data:
 
 
 def curves(study: hfta.Study) -> dict[int, dict[str, tuple[float, ...]]]:
-    for _ in study.run():
-        pass
+    list(study.run())
     members = study.history.members
     return {i: {n: tuple(c.values) for n, c in m.curves.items()} for i, m in members.items()}
 
@@ -320,8 +319,7 @@ def test_a_resumed_run_sees_the_same_batches(tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as patch:
         patch.setattr(ArrayStep, "train", count)
-        for _ in study.run(control):
-            pass
+        list(study.run(control))
     assert study.history.members[0].epoch == 1
     again = hfta.Study.load(tmp_path / "parts", family=study.family)
     epochs = [e.epoch for e in again.run(resume=True) if isinstance(e, EpochDone)]

@@ -89,10 +89,10 @@ def test_two_networks_are_trained_in_epochs_of_steps(here: Command) -> None:
 def test_a_grid_is_trained_and_its_results_are_kept(tmp_path: Path, here: Command) -> None:
     grid = ("--grid", "lr=1e-3,3e-3,1e-2", "--grid", "width=8,16")
     ran = hfta(
-        tmp_path, "run", "--family", "cnn", "--data", "digits", *grid, "--epochs", "2", "--csv", "all.csv", "--check"
+        tmp_path, "run", "--family", "mlp", "--data", "digits", *grid, "--epochs", "2", "--csv", "all.csv", "--check"
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "cnn on digits: 6 variants, 2 epochs, float32, cpu" in ran.stdout
+    assert "mlp on digits: 6 variants, 2 epochs, float32, cpu" in ran.stdout
     assert "\x1b" not in ran.stdout
     assert len(board(ran.stdout)) == 6
     assert "COMPLETE in" in ran.stdout

@@ -11,6 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+import hfta_nb as hfta
+from tests.contract.handed_over import numbers
+
 
 class Lion(Optimizer):
     """Elementwise."""
@@ -281,3 +284,52 @@ class TimmScheduler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+
+
+schedulers = hfta.optim.lr_scheduler
+
+
+X, Y = numbers(12, 4), numbers(12, 2, seed=1)
+
+
+LRS = [0.01, 0.02, 0.05]
+
+
+SEEDS = [0, 1, 2]
+
+
+def build() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.3), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def fused(seeds: list[int] = SEEDS) -> Any:
+    modules = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        modules.append(build())
+    return hfta.fuse(modules, seeds)
+
+
+def train(array: Any, optimizer: Any, how: str = "steps", steps: int = 8) -> torch.Tensor:
+    def closure() -> Any:
+        optimizer.zero_grad()
+        return array.backward(nn.functional.mse_loss, X, Y)
+
+    return torch.stack([stepped(optimizer, closure, how) for _ in range(steps)], 1)
+
+
+def assert_member(array: Any, index: int, module: nn.Module) -> None:
+    for (name, p), q in zip(module.named_parameters(), array.parameters(), strict=True):
+        torch.testing.assert_close(q[index], p, rtol=1e-10, atol=1e-10, msg=lambda text, n=name: f"{n}: {text}")
+
+
+class Branching(nn.Module):
+    """Uses its second layer if its first weight says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.first(x)
+        return out + self.second(x) if float(self.first.weight[0, 0].detach()) > 0 else out

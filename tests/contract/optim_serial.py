@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.optim import ArrayOptimizer
 from tests.contract.optim_rows import OptimizerRow
-from tests.contract.serial import loss_of, make, plain
+from tests.contract.serial import largest, loss_of, make, plain
 
 CPU = torch.device("cpu")
 
@@ -85,6 +85,44 @@ def step_with_equal_gradients(
             _bowl(values, i)
             sparsify(own, values)
             own.step()
+
+
+class Twins:
+    """An array with an optimizer of a row, and its members as plain modules, each with torch's own."""
+
+    def __init__(
+        self, row: OptimizerRow, modules: list[nn.Module] | None = None, seeds: list[int] | None = None
+    ) -> None:
+        self.modules = setup()[0] if modules is None else modules
+        self.array = hfta.fuse(self.modules, seeds)
+        self.optimizer: Any = make_optimizer(row, self.array)
+        self.alone: list[Any] = [torch_optimizer(row, m, i) for i, m in enumerate(self.modules)]
+
+    def all(self) -> Iterator[tuple[nn.Module, Any]]:
+        """The array, then each plain module, with what steps it."""
+        return zip((self.array, *self.modules), (self.optimizer, *self.alone), strict=True)
+
+    def steps(self, count: int) -> None:
+        """With gradients that are equal to the last bit."""
+        for _ in range(count):
+            step_with_equal_gradients(self.array, self.optimizer, self.modules, self.alone)
+
+    def wave(self, gradient: Callable[[Tensor], Tensor], count: int = 1) -> None:
+        """With gradients that are this function of each value."""
+        for _ in range(count):
+            for module, optimizer in self.all():
+                for p in module.parameters():
+                    p.grad = gradient(p.detach())
+                sparsify(optimizer, module.parameters())
+                optimizer.step()
+
+    def equal(self, tolerance: float = 1e-10) -> None:
+        assert largest(self.array, self.modules) <= tolerance
+
+    def same_bits(self) -> None:
+        for i, module in enumerate(self.modules):
+            for p, q in zip(self.array.parameters(), module.parameters(), strict=True):
+                assert torch.equal(p[i], q)
 
 
 def train_array(array: FusedArray, optimizer: Any, x: Tensor, y: Tensor, steps: int, scheduler: Any = None) -> None:

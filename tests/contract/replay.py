@@ -12,6 +12,7 @@ from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.replay.node import Replayed
 from tests.contract.rows import ModuleRow
 from tests.contract.serial import make, target_for
+from tests.contract.zoo.agree import row_of
 
 MEMBERS, SEEDS = 3, [1, 2, 3]
 REPLAYED = "replayed from a recording"
@@ -74,6 +75,38 @@ def backward(array: FusedArray, loss: Any, x: Any, y: Any, **more: Any) -> Any:
     """What `array.backward` gives, from no gradients on."""
     forget(array)
     return array.backward(loss, x, y, **more)
+
+
+def by_backward(array: FusedArray, loss: Any, x: Any, y: Any) -> Any:
+    """By `array.backward`."""
+    return backward(array, loss, x, y)
+
+
+def by_losses(array: FusedArray, loss: Any, x: Any, y: Any) -> Tensor:
+    """By `array.losses` of an output."""
+    forget(array)
+    losses = array.losses(loss, array(x), y)
+    losses.sum().backward()
+    return losses.detach()
+
+
+def by_output(array: FusedArray, loss: Any, x: Any, y: Any) -> Tensor:
+    """By `array(x)`, and the loss of each member's row."""
+    forget(array)
+    out = array(x)
+    losses = torch.stack([loss(row_of(out, i), y) for i in range(len(array))])
+    losses.sum().backward()
+    return losses.detach()
+
+
+def by_results(array: FusedArray, loss: Any, x: Any, y: Any) -> Any:
+    """By `array.evaluate`: no gradients."""
+    forget(array)
+    return array.evaluate(loss, x, y)
+
+
+ENTRIES = {"backward": by_backward, "losses": by_losses, "array(x)": by_output, "without gradients": by_results}
+"""Ways into an array, by how `explain` calls them."""
 
 
 def same(a: FusedArray, b: FusedArray, within: float = 1e-13, exact: bool = True) -> None:

@@ -14,7 +14,6 @@ from hfta_nb.errors import FusionError, MemberError
 from tests.contract.replay import (
     EXACT,
     MEMBERS,
-    NOT,
     REPLAYED,
     SEEDS,
     TIGHT,
@@ -23,22 +22,10 @@ from tests.contract.replay import (
     mlp,
     notes,
     pair,
-    pair_of,
     same,
     warm_backward,
 )
-from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, make, plain
-
-
-@pytest.mark.each("row")
-@pytest.mark.parametrize("block", [3, 2, 1])
-@pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
-def test_every_module_is_replayed_to_the_bit(row: ModuleRow, block: int, device: torch.device) -> None:
-    array, other, target = pair_of(row, block, device)
-    for step in range(6):
-        compare_backward(array, other, loss_of, row.x().to(device), target + step, times=1)
-    assert (notes(array, "backward") == REPLAYED) == (row.name not in NOT)
 
 
 def test_results_inputs_and_gradients_are_the_caller_s(x: Tensor, y: Tensor, device: torch.device) -> None:
@@ -112,14 +99,6 @@ def test_some_parameters_only(x: Tensor, y: Tensor, device: torch.device) -> Non
     assert notes(array, "backward") == REPLAYED
 
 
-def test_a_function_made_anew_at_each_call_is_known(x: Tensor, y: Tensor, device: torch.device) -> None:
-    array, other = pair(mlp, device)
-    weight = 2.0
-    for _ in range(5):
-        compare_backward(array, other, lambda o, t: weight * loss_of(o, t), x, y, times=1)
-    assert notes(array, "backward") == REPLAYED
-
-
 def test_surgery_goes_on_from_a_replayed_step(x: Tensor, y: Tensor, device: torch.device) -> None:
     array, other = pair(mlp, device)
     warm_backward(array, other, loss_of, x, y)
@@ -150,21 +129,6 @@ def test_an_error_in_a_replayed_step_is_told_as_ever() -> None:
         backward(array, loss_of, wrong, y)
     assert all(torch.equal(v, before[k]) for k, v in array.state_dict().items())
     compare_backward(array, other, loss_of, words, y)
-
-
-def test_attention_without_dropout_draws_nothing(device: torch.device) -> None:
-    array, other = pair(lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), device)
-    words = torch.randn(4, 3, 8, dtype=torch.float64, device=device)
-    warm_backward(array, other, loss_of, words, words + 1)
-
-
-def test_all_random_numbers_at_once(x: Tensor, y: Tensor) -> None:
-    modules = make(lambda: nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.3), nn.Linear(8, 3)), 3, x.dtype, x.device)
-    array, other = (hfta.fuse(modules, SEEDS, rng="fast") for _ in range(2))
-    other.capture = False
-    for _ in range(6):
-        assert torch.equal(backward(array, loss_of, x, y), backward(other, loss_of, x, y))
-    assert notes(array, "backward") == REPLAYED
 
 
 def test_tuning_leaves_gradients_as_they_are(x: Tensor, y: Tensor) -> None:

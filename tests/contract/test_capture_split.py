@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from tests.contract.replay import (
-    NOT,
     REPLAYED,
     TIGHT,
     compare,
@@ -24,30 +23,11 @@ from tests.contract.replay import (
     notes,
     one_step,
     pair,
-    pair_of,
     replayed,
     same,
     warm,
 )
-from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of, plain
-
-
-@pytest.mark.each("row")
-@pytest.mark.parametrize("block", [3, 2, 1])
-@pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
-def test_every_module_is_replayed(row: ModuleRow, block: int, device: torch.device) -> None:
-    array, other, target = pair_of(row, block, device)
-    for step in range(6):
-        x = row.x().to(device)
-        for a in (array, other):
-            forget(a)
-        losses = [torch.func.vmap(loss_of, (0, None))(a(x), target + step) for a in (array, other)]
-        for loss in losses:
-            loss.sum().backward()
-        torch.testing.assert_close(losses[0], losses[1], **TIGHT)
-        same(array, other)
-    assert (notes(array) == REPLAYED) == (row.name not in NOT), notes(array)
+from tests.contract.serial import plain
 
 
 def norm() -> nn.Module:

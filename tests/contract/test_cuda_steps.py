@@ -207,7 +207,6 @@ def test_a_person_s_own_stream() -> None:
     for stream in (None, torch.cuda.Stream()):
         study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, data=data, epochs=3, batch_size=16, device="cuda")
         with torch.cuda.stream(stream):
-            for _ in study.run():
-                pass
+            list(study.run())
         curves.append(study.results()["val_loss"].tolist())
     assert curves[0] == pytest.approx(curves[1], rel=1e-3)

@@ -289,8 +289,7 @@ def test_a_study_runs(row: FamilyRow, tmp_path: Path) -> None:
     grid = {"batch_size": [4, 3], **row.swept}
     study = hfta.Study(row.name, grid, _data(row), epochs=1, directory=tmp_path / "run", **axes)
     assert len(study.plan_groups) >= 2  # what batches differ in never fuses
-    for _ in study.run():
-        pass
+    list(study.run())
     found = study.results()
     assert list(found["state"]) == [COMPLETE] * 4
     assert found[list(study.metrics)].notna().all(axis=None)

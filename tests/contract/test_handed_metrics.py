@@ -16,23 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
-from hfta_nb.errors import ArrayWarning, FamilyError, FusionError, StudyError
+from hfta_nb.errors import ArrayWarning, FamilyError, StudyError
 from hfta_nb.train import whole_sets
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.step import OUTPUT
-from tests.contract.handed_over import Regressor, numbers
+from tests.contract.handed_over import Regressor, macro_f1, numbers
 
 SEEDS = (0, 1, 2)
 X, Y = numbers(24, 4).float(), torch.randint(3, (24,), generator=torch.Generator().manual_seed(1))
 HELD = numbers(1500, 4, seed=2).float(), torch.randint(3, (1500,), generator=torch.Generator().manual_seed(3))
-
-
-def members(count: int = 4) -> list[nn.Module]:
-    made = []
-    for seed in range(count):
-        torch.manual_seed(seed)
-        made.append(Regressor(3).double())
-    return made
 
 
 def classifier() -> nn.Module:
@@ -48,14 +40,6 @@ def study(place: Path, metrics: Any, **options: Any) -> hfta.Study:
 def values(of: hfta.Study, name: str) -> Tensor:
     rows = [of.history.members[variant.id].curves[name].values for variant in of.variants]
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def f1(output: Tensor, y: Tensor) -> float:
-    """Macro F1 of three classes, without scikit-learn, which takes long to import."""
-    found = output.argmax(-1).numpy()
-    both = [2 * ((found == k) & (y.numpy() == k)).sum() / ((found == k).sum() + (y.numpy() == k).sum())
-            for k in range(3)]  # fmt: skip
-    return float(np.mean(both))
 
 
 def alone(metric: Callable[[Any, Any], Any], epochs: int = 2) -> tuple[Tensor, Tensor]:
@@ -84,7 +68,7 @@ def alone(metric: Callable[[Any, Any], Any], epochs: int = 2) -> tuple[Tensor, T
 @pytest.mark.parametrize(
     "metric",
     [
-        f1,
+        macro_f1,
         lambda o, y: o.std(),
         lambda o, y: (o.argmax(-1) == y).double().mean().item(),
         lambda o, y: torch.corrcoef(torch.stack([o[:, 0], y.double()]))[0, 1],
@@ -182,62 +166,6 @@ def test_a_metric_of_validation_may_write_into_what_it_gets() -> None:
     assert Y.any()
 
 
-# What `evaluate` makes of numbers.
-
-RETURNED: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "item": lambda o, y: (o.argmax(-1) == y).double().mean().item(),
-    "numpy": lambda o, y: (o.argmax(-1).numpy() == y.numpy()).mean(),
-    "whole": lambda o, y: int((o.argmax(-1) == y).sum()),
-    "truth": lambda o, y: bool(o.mean() > 0),
-    "dict": lambda o, y: {"a": o.mean().item(), "b": np.float64(o.std().item()), "c": o.sum()},
-    "list": lambda o, y: o.mean(0).tolist(),
-    "array": lambda o, y: o.mean(0).numpy(),
-    "constant": lambda o, y: 0.1,
-    "f1": f1,
-}
-
-
-@pytest.mark.parametrize("verify", ["first", "never"])
-@pytest.mark.parametrize("name", RETURNED)
-def test_evaluate_gives_each_member_its_own_number(name: str, verify: str) -> None:
-    function, array = RETURNED[name], hfta.fuse(members(), verify=verify)
-    for seed in range(4):  # the later ones may be replayed
-        x = numbers(24, 4, seed=seed)
-        with torch.no_grad():
-            apart = [function(member(x), Y) for member in members()]
-        found = array.evaluate(function, x, Y)
-        for i, own in enumerate(apart):
-            row = {k: v[i] for k, v in found.items()} if isinstance(found, dict) else found
-            row = [v[i] for v in row] if isinstance(row, list) else row[i] if isinstance(row, Tensor) else row
-            same: Any = own if isinstance(own, dict | list) else [own]
-            mine: Any = row if isinstance(row, dict | list) else [row]
-            pairs = [(mine[k], same[k]) for k in same] if isinstance(same, dict) else zip(mine, same, strict=True)
-            for a, b in pairs:
-                torch.testing.assert_close(a.double(), torch.as_tensor(b, dtype=torch.float64), rtol=1e-10, atol=1e-10)
-
-
-class Telling(nn.Module):
-    """Returns a number of Python beside its output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Regressor(3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, float]:
-        found = self.inner(x)
-        return found, float(found.detach().mean())
-
-
-@pytest.mark.parametrize("verify", ["first", "never"])
-def test_numbers_in_outputs_are_an_error(verify: str) -> None:
-    torch.manual_seed(0)
-    array = hfta.fuse([Telling().double() for _ in range(3)], verify=verify)
-    for _ in range(2):
-        with pytest.raises(FusionError, match=r"array\.evaluate"):
-            array(numbers(5, 4))
-    assert array.evaluate(lambda o, y: o[1], numbers(5, 4)).shape == (3,)
-
-
 def test_no_message_advises_to_switch_verification_off() -> None:
     package = Path(hfta.__file__).parent
     advice = re.compile(r"""verify\s*=\s*\\?['"]never\\?['"]""")
@@ -280,7 +208,7 @@ def test_errors_are_minimised(name: str, tmp_path: Path) -> None:
     assert study(tmp_path, {name: lambda o, y: o.square().mean()}).monitor == "val_loss"
 
 
-@pytest.mark.parametrize("metrics", [["accuracy"], {"f1": f1}, {"r2": f1}, {"roc_auc": f1}])
+@pytest.mark.parametrize("metrics", [["accuracy"], {"f1": macro_f1}, {"r2": macro_f1}, {"roc_auc": macro_f1}])
 def test_a_known_score_is_monitored(metrics: Any, tmp_path: Path) -> None:
     made = study(tmp_path, metrics)
     assert (made.monitor, made.maximize) == (f"val_{next(iter(metrics))}", True)
@@ -302,14 +230,14 @@ def test_searches_and_populations_ask_too(tmp_path: Path) -> None:
 
 def test_a_wrong_direction_is_an_error() -> None:
     with pytest.raises(FamilyError, match=r'maximize: not a direction.*"max"'):
-        hfta.Metric(f1, maximize="up")
+        hfta.Metric(macro_f1, maximize="up")
 
 
 def test_metrics_tell_their_directions_without_imports() -> None:
     """The packages take seconds to import; a study of a user's own metric does not."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert hfta.Metric(f1).maximize is None
+        assert hfta.Metric(macro_f1).maximize is None
 
 
 def test_complex_targets_keep_their_imaginary_part(tmp_path: Path) -> None:

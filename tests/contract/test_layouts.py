@@ -37,23 +37,26 @@ __all__ = ["faster", "own_times"]
 _BACKWARD = torch.ops.aten.convolution_backward.default
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("channels", "split"), [(1, False), (3, False), (3, True)])
 @pytest.mark.parametrize("block_size", [1, MEMBERS])
 def test_channels_last_give_the_same_numbers(
-    block_size: int, channels: int, faster: list[str], device: torch.device
+    block_size: int, channels: int, split: bool, faster: list[str], device: torch.device
 ) -> None:
     def build() -> Net:
         return Net(channels=channels)
 
     array, plain = fused(build, device), fused(build, device, strategy="fixed")
     array.block_size = plain.block_size = block_size
-    losses = trained(array, device, channels=channels)
-    assert torch.allclose(losses, trained(plain, device, channels=channels), rtol=1e-5, atol=1e-5)
+    found = [trained(one, device, channels=channels, split=split) for one in (array, plain)]
+    assert torch.allclose(*found, rtol=1e-5, atol=1e-5)
     same(array, plain, 1e-4)
-    assert layout(array) == ["images channels last 1 ms; as given 2 ms"]
-    assert not layout(plain)
-    seen = next(iter(array._steps.cache))
+    call = "array(x)" if split else "backward"
+    assert layout(array, call) == ["images channels last 1 ms; as given 2 ms"]
+    assert not layout(plain, call)
+    seen = next(iter(array._calls.forwards.cache if split else array._steps.cache))
     assert seen.inputs.leaves[0].stride()[1] == 1
+    if split:
+        return
     images = [
         call.args[0]
         for call in seen.program.source.calls
@@ -186,6 +189,7 @@ class Asks(nn.Module):
         return x if x.is_contiguous() else 2 * x
 
 
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(
     ("build", "why"),
     [
@@ -194,16 +198,19 @@ class Asks(nn.Module):
         (lambda: Net(between=nn.Dropout(0.5)), "channels last gives other numbers"),
     ],
 )
-def test_a_model_that_minds_is_left_as_it_is(build: Any, why: str, faster: list[str], device: torch.device) -> None:
+def test_a_model_that_minds_is_left_as_it_is(
+    build: Any, why: str, split: bool, faster: list[str], device: torch.device
+) -> None:
     array, plain = fused(build, device), fused(build, device, strategy="fixed")
     array.block_size = plain.block_size = 1
-    assert torch.equal(trained(array, device), trained(plain, device))
+    assert torch.equal(trained(array, device, split=split), trained(plain, device, split=split))
     same(array, plain, 0.0)
-    assert [note.startswith(why) for note in layout(array)] == [True]
+    call = "array(x)" if split else "backward"
+    assert [note.startswith(why) for note in layout(array, call)] == [True]
     again = fused(build, device)  # it is known by now
     again.block_size = 1
-    trained(again, device)
-    assert layout(again) == ["channels last failed or gave other numbers when it was tried"]
+    trained(again, device, split=split)
+    assert layout(again, call) == ["channels last failed or gave other numbers when it was tried"]
 
 
 def test_no_memory_to_try_is_no_error(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
@@ -268,27 +275,6 @@ def test_a_model_that_changes_is_recorded_on_images_as_given(faster: list[str], 
 
 
 # The split form.
-
-
-@pytest.mark.parametrize("block_size", [1, MEMBERS])
-def test_the_split_form_too(block_size: int, faster: list[str], device: torch.device) -> None:
-    array, plain = fused(Net, device), fused(Net, device, strategy="fixed")
-    array.block_size = plain.block_size = block_size
-    losses = trained(array, device, split=True)
-    assert torch.allclose(losses, trained(plain, device, split=True), rtol=1e-5, atol=1e-5)
-    same(array, plain, 1e-4)
-    assert layout(array, "array(x)") == ["images channels last 1 ms; as given 2 ms"]
-    seen = next(iter(array._calls.forwards.cache))
-    assert seen.inputs.leaves[0].stride()[1] == 1
-
-
-@pytest.mark.parametrize("build", [lambda: Net(end=_viewed), lambda: Net(between=nn.Dropout(0.5))])
-def test_the_split_form_of_a_model_that_minds(build: Any, faster: list[str], device: torch.device) -> None:
-    array, plain = fused(build, device), fused(build, device, strategy="fixed")
-    array.block_size = plain.block_size = 1
-    assert torch.equal(trained(array, device, split=True), trained(plain, device, split=True))
-    same(array, plain, 0.0)
-    assert [note.startswith("channels last ") for note in layout(array, "array(x)")] == [True]
 
 
 def test_images_that_come_out_lie_in_memory_as_they_did(faster: list[str], device: torch.device) -> None:

@@ -20,7 +20,7 @@ from tests.contract import test_optim_edges as edges
 from tests.contract import test_optim_padded as padded
 from tests.contract import test_optim_surgery as surgery
 from tests.contract.optim_rows import OPTIMIZERS, OptimizerRow
-from tests.contract.optim_serial import CPU, make_optimizer, torch_optimizer
+from tests.contract.optim_serial import CPU, Twins
 from tests.contract.serial import make, plain
 from tests.contract.test_optim_prepared import _Both, _Called
 
@@ -48,12 +48,10 @@ def _passes(optimizer: Any) -> list[OnePass]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_twenty_steps_with_equal_gradients(row: OptimizerRow, dtype: torch.dtype, made_by: str) -> None:
     """Against torch's own: to 1e-12 in float64, to some last bits in float32."""
-    modules = make(plain, 3, dtype, CPU)
-    array = hfta.fuse(modules)
-    optimizer = make_optimizer(row, array)
-    alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
+    twins = Twins(row, modules := make(plain, 3, dtype, CPU))
+    array, optimizer = twins.array, twins.optimizer
     for step in range(20):
-        for module, own in [(array, optimizer), *zip(modules, alone, strict=True)]:
+        for module, own in twins.all():
             for p, like in zip(module.parameters(), modules[0].parameters(), strict=True):
                 wave = torch.arange(like.numel(), dtype=dtype).view_as(like)
                 p.grad = torch.cos(wave + step).expand_as(p).clone()

@@ -9,8 +9,8 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import OPTIMIZERS, OptimizerRow
-from tests.contract.optim_serial import CPU, make_optimizer, step_with_equal_gradients, torch_optimizer, train_array
-from tests.contract.serial import largest, make, plain
+from tests.contract.optim_serial import CPU, Twins, make_optimizer, torch_optimizer, train_array
+from tests.contract.serial import make, plain
 from tests.contract.zoo.internal import thawed
 
 with thawed():
@@ -27,14 +27,9 @@ def _modules(dtype: torch.dtype = torch.float64) -> list[nn.Module]:
 @pytest.mark.long
 @optimizers
 def test_one_member(row: OptimizerRow) -> None:
-    settings = row.alone(1)
-    modules = _modules()[1:2]
-    array = hfta.fuse(modules)
-    optimizer = make_optimizer(OptimizerRow(row.name, settings), array)
-    alone = [torch_optimizer(row, modules[0], 1)]
-    for _ in range(5):
-        step_with_equal_gradients(array, optimizer, modules, alone)
-    assert largest(array, modules) <= 1e-10
+    one = Twins(OptimizerRow(row.name, row.alone(1), row.lists), _modules()[1:2])
+    one.steps(5)
+    one.equal()
 
 
 @optimizers
@@ -87,17 +82,12 @@ def test_a_member_that_is_skipped_keeps_everything(row: OptimizerRow) -> None:
 
 def test_momentum_that_is_switched_on_later_begins_with_a_whole_gradient() -> None:
     row = OptimizerRow("SGD", {"lr": 0.1, "momentum": [0.0, 0.9, 0.0], "dampening": 0.5})
-    modules = _modules()
-    array = hfta.fuse(modules)
-    optimizer = make_optimizer(row, array)
-    alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
+    twins = Twins(row)
     for momenta in ([0.0, 0.9, 0.0], [0.8, 0.9, 0.0], [0.8, 0.9, 0.7]):
-        optimizer.param_groups[0]["momentum"] = momenta
-        for own, momentum in zip(alone, momenta, strict=True):
+        for own, momentum in zip((twins.optimizer, *twins.alone), (momenta, *momenta), strict=True):
             own.param_groups[0]["momentum"] = momentum
-        for _ in range(2):
-            step_with_equal_gradients(array, optimizer, modules, alone)
-    assert largest(array, modules) <= 1e-12
+        twins.steps(2)
+    twins.equal(1e-12)
 
 
 @pytest.mark.long
@@ -106,10 +96,8 @@ def test_gradients_that_come_and_go(row: OptimizerRow) -> None:
     """A parameter without gradient skips update, state and step count; per member, too."""
     if row.name == "LBFGS":
         pytest.skip("takes a missing gradient as zero, as torch does")
-    modules = _modules()
-    array = hfta.fuse(modules)
-    optimizer = make_optimizer(row, array)
-    alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
+    twins = Twins(row)
+    array = twins.array
     for step in range(8):
         lacking = {"0.weight": [], "0.bias": [1], "2.weight": [0, 2] if step % 2 else [], "2.bias": [0, 1, 2]}
         if step == 5:
@@ -117,14 +105,14 @@ def test_gradients_that_come_and_go(row: OptimizerRow) -> None:
         for name, p in array.named_parameters():
             p.grad = None if len(lacking[name]) == 3 else torch.cos(5 * p.detach())
         array.missing_grads = {k: v for k, v in lacking.items() if 0 < len(v) < 3}
-        optimizer.step()
-        for i, (module, own) in enumerate(zip(modules, alone, strict=True)):
+        twins.optimizer.step()
+        for i, (module, own) in enumerate(zip(twins.modules, twins.alone, strict=True)):
             for name, p in module.named_parameters():
                 g = torch.cos(5 * p.detach())
                 g = g.to_sparse(1) if row.name == "SparseAdam" else g
                 p.grad = None if i in lacking[name] else g
             own.step()
-    assert largest(array, modules) <= 1e-10
+    twins.equal()
 
 
 @pytest.mark.each("row")
@@ -187,9 +175,8 @@ def test_complex_parameters(row: OptimizerRow) -> None:
     for i in range(3):
         torch.manual_seed(i)
         modules.append(Complex())
-    array = hfta.fuse(modules)
-    optimizer = make_optimizer(row, array)
-    alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
+    twins = Twins(row, modules)
+    array = twins.array
 
     def gradients(module: nn.Module) -> torch.Tensor:
         for p in module.parameters():
@@ -197,7 +184,7 @@ def test_complex_parameters(row: OptimizerRow) -> None:
         return sum((p.detach().abs() ** 2).flatten(1 if module is array else 0).sum(-1) for p in module.parameters())
 
     for _ in range(10):
-        for module, opt in [(array, optimizer), *zip(modules, alone, strict=True)]:
+        for module, opt in twins.all():
             if row.name == "LBFGS":
                 opt.step(lambda module=module: gradients(module))
             else:
@@ -212,17 +199,10 @@ def test_complex_parameters(row: OptimizerRow) -> None:
 @flat
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision(row: OptimizerRow, dtype: torch.dtype) -> None:
-    modules = _modules(dtype)
-    array = hfta.fuse(modules)
-    optimizer = make_optimizer(row, array)
-    alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
-    for _ in range(3):
-        for module, opt in [(array, optimizer), *zip(modules, alone, strict=True)]:
-            for p in module.parameters():
-                p.grad = torch.cos(p.detach())
-            opt.step()
-    for i, module in enumerate(modules):
-        for p, q in zip(array.parameters(), module.parameters(), strict=True):
+    twins = Twins(row, _modules(dtype))
+    twins.wave(torch.cos, 3)
+    for i, module in enumerate(twins.modules):
+        for p, q in zip(twins.array.parameters(), module.parameters(), strict=True):
             # eps vanishes in half precision (1e-8 is 0), so that some updates are what a last bit makes them.
             torch.testing.assert_close(p[i].float(), q.float(), atol=0.05, rtol=0.05)
 

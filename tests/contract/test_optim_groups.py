@@ -11,12 +11,12 @@ from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import OPTIMIZERS, OptimizerRow
 from tests.contract.optim_serial import (
     CPU,
+    Twins,
     make_optimizer,
     parameters_for,
     setup,
     step_with_equal_gradients,
     through_file,
-    torch_optimizer,
     train_array,
     train_member,
 )
@@ -143,12 +143,9 @@ def test_a_value_that_can_not_be_used_changes_nothing() -> None:
 @optimizers
 def test_a_member_goes_on_in_torch(row: OptimizerRow) -> None:
     """`state_of(i)` loads into torch's optimizer of the plain module, which goes on as the array does; and back."""
-    modules, _, _ = setup()
-    array = hfta.fuse(modules)
-    optimizer = make_optimizer(row, array)
-    alone = [torch_optimizer(row, m, i) for i, m in enumerate(modules)]
-    for _ in range(5):
-        step_with_equal_gradients(array, optimizer, modules, alone)
+    twins = Twins(row)
+    twins.steps(5)
+    array, optimizer, alone = twins.array, twins.optimizer, twins.alone
     taken = [array[i] for i in range(3)]
     fresh = []
     for i, module in enumerate(taken):
@@ -309,3 +306,12 @@ def test_lbfgs_after_a_failing_closure_is_as_before() -> None:
         optimizer.step()
     with pytest.raises(OptimError, match="not one loss per member"):
         optimizer.step(lambda: torch.zeros(()))
+
+
+def test_a_state_of_another_form_is_refused() -> None:
+    modules, _, _ = setup()
+    optimizer = hfta.optim.Rprop(hfta.fuse(modules), lr=0.01)
+    saved = optimizer.state_dict()
+    saved["state"] = {"0.weight": {"steps": [1, 1, 1], "tensors": {}, "numbers": {}}}
+    with pytest.raises(OptimError, match="another number of members"):
+        optimizer.load_state_dict(saved)

@@ -12,11 +12,10 @@ import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from tests.contract.optim_rows import CHAOTIC, OPTIMIZERS, OptimizerRow, optim_db_rows, torch_optimizers
 from tests.contract.optim_serial import (
+    Twins,
     make_optimizer,
     setup,
-    step_with_equal_gradients,
     through_file,
-    torch_optimizer,
     train_array,
     train_member,
 )
@@ -122,22 +121,43 @@ def test_there_is_every_optimizer_that_torch_has() -> None:
 
 def _twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, device: torch.device) -> None:
     modules, x, y = setup(device, dtype, _build)
-    array = hfta.fuse(modules, SEEDS)
-    optimizer = make_optimizer(row, array)
-    alone = [torch_optimizer(row, module, i) for i, module in enumerate(modules)]
+    twins = Twins(row, modules, SEEDS)
+    array = twins.array
     if row.name == "Muon" and device.type != "cpu":
         tolerance = 0.1  # batched products in bfloat16
     if device.type == "cuda":  # its powers and sums round differently for tensors of another size
         tolerance = max(tolerance, 1e-7)
     if row.name in CHAOTIC:
-        for _ in range(20):
-            step_with_equal_gradients(array, optimizer, modules, alone)
+        twins.steps(20)
     else:
-        train_array(array, optimizer, x, y, 20)
-        for module, seed, own in zip(modules, SEEDS, alone, strict=True):
+        train_array(array, twins.optimizer, x, y, 20)
+        for module, seed, own in zip(modules, SEEDS, twins.alone, strict=True):
             train_member(module, seed, own, x, y, 20)
     grown = max(float(p.detach().abs().max()) for p in array.parameters())  # a member that ascends runs away
-    assert largest(array, modules) <= tolerance * max(1.0, grown)
+    twins.equal(tolerance * max(1.0, grown))
+
+
+by_torch = pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name in ("Adafactor", "Muon", "Rprop")], ids=str)
+
+
+@by_torch
+def test_where_torch_s_own_class_runs_every_bit_is_that_of_training_alone(row: OptimizerRow) -> None:
+    twins = Twins(row, setup(dtype=torch.float32)[0])
+    twins.steps(5)
+    twins.same_bits()
+
+
+@by_torch
+def test_a_padded_member_has_the_state_of_the_plain_module(row: OptimizerRow) -> None:
+    twins = Twins(row, [nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, 2)) for width in (4, 6, 5)])
+    twins.wave(torch.cos)
+    for i, own in enumerate(twins.alone):
+        found, wanted = twins.optimizer.state_of(i)["state"], own.state_dict()["state"]
+        assert found.keys() == wanted.keys()
+        for number, state in wanted.items():
+            assert found[number].keys() == state.keys()
+            for name, value in state.items():
+                assert torch.equal(found[number][name], value)
 
 
 @pytest.mark.each("row", every=2)

@@ -13,9 +13,19 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import ArrayWarning, FusionError, MemberError
-from tests.contract.replay import MEMBERS, REPLAYED, TIGHT, forget, mlp, notes, pair, pair_of, same
-from tests.contract.rows import MODULES, ModuleRow
-from tests.contract.serial import loss_of, plain
+from tests.contract.replay import (
+    MEMBERS,
+    REPLAYED,
+    TIGHT,
+    by_backward,
+    by_losses,
+    forget,
+    mlp,
+    notes,
+    pair,
+    same,
+)
+from tests.contract.serial import plain
 
 CLASSES = torch.tensor([0, 1, 2, 0, 1, 2])
 
@@ -25,89 +35,24 @@ def y(device: torch.device) -> Tensor:
     return CLASSES.to(device)
 
 
-def _step(array: FusedArray, x: Tensor, y: Tensor, loss_fn: Any = F.cross_entropy) -> Tensor:
-    forget(array)
-    losses = array.losses(loss_fn, array(x), y)
-    losses.sum().backward()
-    return losses
+def _step(array: FusedArray, x: Tensor, y: Tensor) -> Tensor:
+    return by_losses(array, F.cross_entropy, x, y)
 
 
-def _whole(array: FusedArray, x: Tensor, y: Any, loss_fn: Any = F.cross_entropy) -> Tensor:
-    forget(array)
-    losses: Tensor = array.backward(loss_fn, x, y)  # type: ignore[assignment]
-    return losses
+def _whole(array: FusedArray, x: Tensor, y: Tensor) -> Tensor:
+    return by_backward(array, F.cross_entropy, x, y)  # type: ignore[no-any-return]
 
 
 def _warm(array: FusedArray, other: FusedArray, x: Tensor, y: Tensor) -> None:
     """Until all is replayed."""
     for _ in range(12):
-        torch.testing.assert_close(_step(array, x, y).detach(), _whole(other, x, y), **TIGHT)
+        torch.testing.assert_close(_step(array, x, y), _whole(other, x, y), **TIGHT)
         same(array, other)
     assert notes(array) == notes(array, "losses") == REPLAYED
 
 
-@pytest.mark.each("row")
-@pytest.mark.parametrize("block", [3, 1])
-@pytest.mark.parametrize("row", MODULES, ids=lambda r: r.name)
-def test_every_module_s_losses_are_those_of_backward(row: ModuleRow, block: int, device: torch.device) -> None:
-    array, other, target = pair_of(row, block, device)
-    for step in range(9):
-        x = row.x().to(device)
-        losses = [_step(array, x, target + step, loss_of).detach(), _whole(other, x, target + step, loss_of)]
-        torch.testing.assert_close(*losses, **TIGHT)
-        same(array, other)
-
-
-def _dropped(output: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(F.dropout(output, 0.4), y)
-
-
 def _steep(output: Tensor, y: Tensor) -> Tensor:
     return (output.exp() * output).mean() + output[y[0]].sum()
-
-
-LOSSES: dict[str, Any] = {
-    "random numbers": _dropped,
-    "a formula": _steep,
-    "a module": nn.CrossEntropyLoss(label_smoothing=0.1),
-    "settings per member": hfta.losses.cross_entropy(label_smoothing=[0.0, 0.1, 0.2]),
-    "values that are read": lambda output, y: output.mean() * (2 if output.sum().item() > 0 else 3),
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_losses_of_all_sorts(name: str, x: Tensor, y: Tensor, device: torch.device) -> None:
-    # Values that are read make `backward` run members one by one, whose running variances have other last bits.
-    array, other = pair(plain if "values" in name else mlp, device)
-    for step in range(9):
-        losses = [_step(array, x + step, y, LOSSES[name]).detach(), _whole(other, x + step, y, LOSSES[name])]
-        torch.testing.assert_close(*losses, atol=1e-13, rtol=1e-13)
-        same(array, other)
-
-
-class Named(nn.Module):
-    """Gives two outputs by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(5, 3), nn.Linear(5, 2)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"left": self.left(x), "right": self.right(x).sin()}
-
-
-def test_outputs_by_name_and_targets_per_member(x: Tensor, y: Tensor, device: torch.device) -> None:
-    array, other = pair(Named, device)
-    own = hfta.per_member(torch.stack([y, y.flip(0), y]))
-
-    def both(output: dict[str, Tensor], target: Tensor) -> Tensor:
-        return F.cross_entropy(output["left"], target) + output["right"].square().mean()
-
-    for _ in range(6):
-        losses = [_step(array, x, own, both).detach(), _whole(other, x, own, both)]  # type: ignore[arg-type]
-        torch.testing.assert_close(*losses, **TIGHT)
-        same(array, other)
-    assert notes(array, "losses") == REPLAYED
 
 
 def _mean(array: FusedArray, x: Tensor, y: Tensor) -> None:
@@ -238,7 +183,7 @@ def test_whatever_the_losses_are_used_for(
             USES[use](a, x + step, y)
         same(array, other)
     for step in range(3):
-        torch.testing.assert_close(_step(array, x + step, y).detach(), _whole(other, x + step, y), **TIGHT)
+        torch.testing.assert_close(_step(array, x + step, y), _whole(other, x + step, y), **TIGHT)
         same(array, other)
 
 
@@ -274,7 +219,7 @@ def test_a_lost_member_harms_no_other(x: Tensor, y: Tensor, device: torch.device
     wanted = _whole(other, x, y)
     assert losses[1].isnan()
     for i in (0, 2):
-        assert torch.equal(losses[i].detach(), wanted[i])
+        assert torch.equal(losses[i], wanted[i])
         for p, q in zip(array.parameters(), other.parameters(), strict=True):
             assert torch.equal(p.grad[i], q.grad[i])  # type: ignore[index]
 
@@ -313,7 +258,7 @@ def test_without_gradients_and_after_surgery(x: Tensor, y: Tensor, device: torch
     part = array.select([2, 0])
     for _ in range(6):
         losses = _step(part, x, y)
-    torch.testing.assert_close(losses.detach(), wanted[[2, 0]], **TIGHT)
+    torch.testing.assert_close(losses, wanted[[2, 0]], **TIGHT)
 
 
 def test_what_is_asked_wrongly_is_told(x: Tensor, y: Tensor, device: torch.device) -> None:

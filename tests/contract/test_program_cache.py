@@ -12,28 +12,14 @@ from torch import Tensor
 
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.replay.record import Recorder
-from tests.contract.replay import REPLAYED, TIGHT, forget, loss_of_all, mlp, notes, pair, same
+from tests.contract.replay import ENTRIES, REPLAYED, TIGHT, mlp, notes, pair, same
 from tests.contract.serial import loss_of
 
-
-def _backward(array: FusedArray, x: Tensor) -> Any:
-    forget(array)
-    return array.backward(loss_of, x, x[:, :3])
-
-
-def _split(array: FusedArray, x: Tensor) -> Any:
-    forget(array)
-    out = array(x)
-    loss_of_all(out).backward()
-    return out.detach()
-
-
-def _evaluate(array: FusedArray, x: Tensor) -> Any:
-    return array.evaluate(loss_of, x, x[:, :3])
-
-
-FORMS = {"backward": _backward, "array(x)": _split, "without gradients": _evaluate}
 Form = Callable[[FusedArray, Tensor], Any]
+FORMS: dict[str, Form] = {
+    what: lambda array, x, entry=ENTRIES[what]: entry(array, loss_of, x, x[:, :3])  # type: ignore[misc]
+    for what in ("backward", "array(x)", "without gradients")
+}
 
 
 def _same_calls(form: Form, arrays: tuple[FusedArray, FusedArray], x: Tensor, times: int) -> None:

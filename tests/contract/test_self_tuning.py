@@ -16,7 +16,7 @@ from hfta_nb.engine.array.access import tuning_of
 from hfta_nb.engine.kernels.strategy import timing_cache
 from hfta_nb.engine.replay.calls import Calls
 from hfta_nb.errors import FusionError
-from tests.contract.replay import SEEDS, forget, loss_of_all, mlp, notes, pair, same
+from tests.contract.replay import SEEDS, by_backward, by_losses, forget, loss_of_all, mlp, notes, one_step, pair, same
 from tests.contract.rows import MODULES
 from tests.contract.serial import loss_of, make, target_for
 
@@ -55,22 +55,15 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
 
 
 def backward(array: FusedArray, x: Tensor, y: Any) -> Tensor:
-    forget(array)
-    return array.backward(loss_of, x, y)  # type: ignore[return-value]
+    return by_backward(array, loss_of, x, y)  # type: ignore[no-any-return]
 
 
 def split(array: FusedArray, x: Tensor, y: Any) -> Tensor:
-    forget(array)
-    out = array(x)
-    loss_of_all(out).backward()
-    return out  # type: ignore[no-any-return]
+    return one_step(array, x)
 
 
-def by_losses(array: FusedArray, x: Tensor, y: Any) -> Tensor:
-    forget(array)
-    losses = array.losses(loss_of, array(x), y)
-    losses.sum().backward()
-    return losses
+def losses(array: FusedArray, x: Tensor, y: Any) -> Tensor:
+    return by_losses(array, loss_of, x, y)
 
 
 def evaluate(array: FusedArray, x: Tensor, y: Any) -> Tensor:
@@ -82,7 +75,7 @@ def quietly(array: FusedArray, x: Tensor, y: Any) -> Tensor:
         return array(x)  # type: ignore[no-any-return]
 
 
-FORMS = (backward, split, by_losses, evaluate, quietly)
+FORMS = (backward, split, losses, evaluate, quietly)
 Form = Callable[[FusedArray, Tensor, Any], Tensor]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.members.tree import tensor_map
-from tests.contract.replay import MEMBERS, REPLAYED, forget, mlp, notes, pair, same
+from tests.contract.replay import MEMBERS, REPLAYED, SEEDS, by_losses, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.serial import plain
 
 CLOSE = {"atol": 1e-13, "rtol": 1e-13}
@@ -75,20 +76,6 @@ def y(device: torch.device) -> Tensor:
 
 def _of(array: FusedArray, name: str) -> list[nn.Parameter]:
     return [p for n, p in array.named_parameters() if n.startswith(name)]
-
-
-def _step(array: FusedArray, x: Any, y: Any, loss_fn: Any = F.cross_entropy) -> tuple[Tensor, Tensor]:
-    """One step; returns output and losses."""
-    forget(array)
-    out = array(x)
-    losses = array.losses(loss_fn, out, y)
-    losses.sum().backward()
-    return out.detach(), losses.detach()
-
-
-def _same_steps(arrays: tuple[FusedArray, FusedArray], x: Any, y: Any, loss_fn: Any = F.cross_entropy) -> None:
-    torch.testing.assert_close(*[_step(a, x, y, loss_fn) for a in arrays], **CLOSE)
-    same(*arrays)
 
 
 @pytest.mark.each("kind")
@@ -167,46 +154,6 @@ def test_gradients_of_some_parameters(inputs: str, x: Tensor, noise: Tensor, dev
     assert notes(arrays[0]) == REPLAYED
 
 
-def test_targets_that_are_trees(x: Tensor, y: Tensor, device: torch.device) -> None:
-    arrays = pair(plain, device)
-    weights = hfta.per_member(torch.rand(MEMBERS, 6, dtype=torch.float64).to(device))
-
-    def loss(output: Tensor, target: dict[str, Any]) -> Tensor:
-        each = F.cross_entropy(output, target["y"], reduction="none")
-        return (each * target["weights"]).mean() * target["factor"]
-
-    for step in range(2 * STEPS):
-        factor = 2.0 if step < STEPS else 3.0
-        _same_steps(arrays, x + step, {"y": y, "weights": weights, "factor": factor}, loss)
-    assert notes(arrays[0], "losses") == REPLAYED
-
-
-def test_settings_of_the_loss_per_member(x: Tensor, y: Tensor, device: torch.device) -> None:
-    arrays = pair(plain, device)
-    smoothed = hfta.losses.cross_entropy(label_smoothing=hfta.per_member([0.0, 0.1, 0.3]))
-    for step in range(STEPS):
-        _same_steps(arrays, x + step, y, smoothed)
-    assert notes(arrays[0], "losses") == REPLAYED
-
-
-def test_a_loss_that_changes_and_targets_of_other_shapes(x: Tensor, y: Tensor, device: torch.device) -> None:
-    arrays = pair(plain, device)
-    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
-    for step in range(3 * STEPS):
-        size = 4 if step in (STEPS, 2 * STEPS) else 6
-        criterion.label_smoothing = 0.3 if step >= 2 * STEPS - 3 else 0.1
-        _same_steps(arrays, x[:size], y[:size], criterion)
-    assert notes(arrays[0], "losses") == REPLAYED
-
-
-def test_inputs_of_each_member(x: Tensor, y: Tensor, device: torch.device) -> None:
-    arrays = pair(plain, device)
-    own = torch.stack([x * (i + 1) for i in range(MEMBERS)])
-    for step in range(STEPS):
-        _same_steps(arrays, hfta.per_member(own + step), y)
-    assert notes(arrays[0]) == REPLAYED
-
-
 def test_one_array_s_output_is_another_s_input(x: Tensor, y: Tensor, device: torch.device) -> None:
     arrays = pair(plain, device)
     heads = [hfta.fuse([nn.Linear(3, 3, dtype=torch.float64, device=device) for _ in range(MEMBERS)]) for _ in "ab"]
@@ -237,7 +184,8 @@ def test_what_is_done_to_the_array_in_between(x: Tensor, y: Tensor, device: torc
     ]
     for change in changes:
         for _ in range(4):
-            _same_steps(arrays, x, y)
+            torch.testing.assert_close(*[by_losses(a, F.cross_entropy, x, y) for a in arrays], **CLOSE)
+            same(*arrays)
         told = []
         for a in arrays:
             out = a(x + 1)
@@ -247,3 +195,45 @@ def test_what_is_done_to_the_array_in_between(x: Tensor, y: Tensor, device: torc
             a.train()
         torch.testing.assert_close(*told, **CLOSE)
         same(*arrays)
+
+
+KINDS = {
+    "one width": [6, 6, 6],
+    "two widths": [6, 4, 6],
+}
+
+
+def build(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 3)).double()
+
+
+@pytest.mark.parametrize("sizes", list(product((1, 2, 3), repeat=2)), ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("verified")
+def test_two_forwards_in_blocks_of_other_sizes(kind: str, sizes: tuple[int, int], device: torch.device) -> None:
+    torch.manual_seed(0)
+    members = [build(width).to(device) for width in KINDS[kind]]
+    array = hfta.fuse(members, SEEDS)
+    array.self_tuning = False
+    optimizer = hfta.optim.SGD(array, lr=0.1)
+    own = [torch.optim.SGD(member.parameters(), lr=0.1) for member in members]
+    batches = [torch.randn(6, 5, dtype=torch.float64, device=device) for _ in sizes]
+    for _ in range(5):
+        optimizer.zero_grad()
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        outputs = []
+        for x, size in zip(batches, sizes, strict=True):
+            array.block_size = size
+            outputs.append(array(x))
+        for output in outputs:
+            total = total + sum(loss_of_all(out) for out in output)
+        total.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        for member, alone in zip(members, own, strict=True):
+            alone.zero_grad()
+            losses = [loss_of_all(out) for out in [member(x) for x in batches]]
+            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+            alone.step()
+    for i, member in enumerate(members):
+        for (name, mine), (_, value) in zip(array[i].state_dict().items(), member.state_dict().items(), strict=True):
+            torch.testing.assert_close(mine, value, atol=1e-10, rtol=1e-10, msg=lambda m, name=name: f"{name}: {m}")

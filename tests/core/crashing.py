@@ -37,8 +37,7 @@ def save_at_each_step() -> None:
 def attempt(place: Path, epochs: int) -> None:
     """Carry the study on to its end."""
     study = make(place, epochs)
-    for _ in study.run(resume=study.store.exists):
-        pass
+    list(study.run(resume=study.store.exists))
 
 
 def main(place: Path, kills: int, epochs: int, seed: int) -> int:

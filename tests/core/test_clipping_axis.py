@@ -13,8 +13,7 @@ from hfta_nb.errors import GridError
 
 def _run(directory: Path, grid: dict[str, Any], family: str = "mlp", data: str = "digits", **options: Any) -> Any:
     study = hfta.Study(family, grid, data=data, epochs=2, directory=directory, **options)
-    for _ in study.run():
-        pass
+    list(study.run())
     return study
 
 

@@ -267,7 +267,7 @@ def test_directories_that_are_there_are_found(
 
 
 def test_tasks_by_name() -> None:
-    for name in data.names():
+    for name in ("digits", "breast_cancer", "diabetes"):  # of the others `test_data_sets` tells
         assert data.task_of(name) == data.load(name).task
     assert data.task_of("cifar10:/somewhere") == "classification"
     assert data.task_of("nothing") is None
@@ -328,8 +328,7 @@ def test_one_day_is_split_and_a_study_names_the_directory(made: Callable[[str], 
     (root / "day_0").write_text(day("01" * 20))
     study = hfta.Study("dlrm", {"lr": [0.1, 0.01]}, f"criteo:{root}", epochs=1, directory=tmp_path / "run", width=2)
     assert (len(study.data), study.data.held_out) == (36, 4)
-    for _ in study.run():
-        pass
+    list(study.run())
     assert not (tmp_path / "run" / "data.safetensors").exists()
     assert hfta.Study.load(tmp_path / "run").data.name == study.data.name
     assert repr(f"criteo:{root}") in study.to_code()

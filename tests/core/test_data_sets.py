@@ -36,7 +36,7 @@ SETS: list[tuple[str, str, list[tuple[int, ...]], tuple[int, ...], dict[str, int
 @pytest.mark.parametrize(("name", "task", "x", "y", "facts"), SETS)
 def test_sets(name: str, task: str, x: list[tuple[int, ...]], y: tuple[int, ...], facts: dict[str, int]) -> None:
     d = data.load(name)
-    assert d.task == task
+    assert d.task == data.task_of(name) == task
     for part in (d.x, d.x_validation):
         assert [tuple(t.shape[1:]) for t in data.leaves(part)] == x
         assert all(torch.isfinite(t).all() for t in data.leaves(part))
@@ -219,8 +219,7 @@ def test_several_inputs(tmp_path: Any) -> None:
         d = data.resolve((x, a.sum(1)))
         assert len(d) == 32
         study = hfta.Study(family, {"lr": [0.1, 0.01]}, d, epochs=2, data_seed=3, directory=tmp_path / family)
-        for _ in study.run():
-            pass
+        list(study.run())
         assert study.check([0])["equal"].all()
         again = hfta.Study.load(tmp_path / family)
         assert type(again.data.x) is type(d.x)
@@ -228,8 +227,7 @@ def test_several_inputs(tmp_path: Any) -> None:
         assert kept.keys() == given.keys()
         assert all(torch.equal(kept[k], given[k]) for k in given)
     swept = hfta.Study("two", {"data_seed": [1, 2]}, ((a, b), a.sum(1)), epochs=1, directory=tmp_path / "swept")
-    for _ in swept.run():
-        pass
+    list(swept.run())
     assert swept.check([1])["equal"].all()
 
 

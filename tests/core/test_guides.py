@@ -127,8 +127,7 @@ def test_small_ones_of_them_are_trained(
 ) -> None:
     options = {"epochs": 1, "directory": tmp_path / "run", "device": "cpu", **settings}
     study = hfta.Study(name, {"lr": [1e-3, 1e-2]}, data(), **options)
-    for _ in study.run():
-        pass
+    list(study.run())
     assert study.history.state == "COMPLETE"
     assert [len(group.variants) for group in study.plan_groups] == [2]
     assert len(study.results()) == 2

@@ -32,8 +32,7 @@ def make(place: Path, **more: Any) -> hfta.Study:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     study = make(tmp_path_factory.mktemp("leaving") / "whole")
-    for _ in study.run():
-        pass
+    list(study.run())
     return steady(study.results())
 
 
@@ -46,8 +45,7 @@ def goes_on(place: Path, whole: pd.DataFrame, best: bool = True) -> None:
         found.best().module()
     with pytest.raises(StudyError, match=r"already there; got|already there; resume it with run\(resume=True\)"):
         next(iter(found.run()))
-    for _ in found.run(resume=True):
-        pass
+    list(found.run(resume=True))
     pd.testing.assert_frame_equal(steady(found.results()), whole, atol=1e-10, rtol=0)
 
 
@@ -252,8 +250,7 @@ def lost(place: Path, whole: pd.DataFrame) -> None:
     assert "it was killed" in found.history.reason
     assert "run(resume=True) resumes it" in found.history.reason
     assert set(found.results()["state"]) == {ev.FAILED}
-    for _ in found.run(resume=True):
-        pass
+    list(found.run(resume=True))
     pd.testing.assert_frame_equal(steady(found.results()), whole, atol=1e-10, rtol=0)
 
 

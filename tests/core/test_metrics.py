@@ -62,8 +62,7 @@ def test_many_classes_are_told_by_their_top_five_too(tmp_path: Path) -> None:
     study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, (x, torch.arange(60) % 12), epochs=2, directory=tmp_path)
     assert study.metrics[2:] == ("train_accuracy", "val_accuracy", "train_top5", "val_top5")
     assert study.monitor == "val_accuracy"
-    for _ in study.run():
-        pass
+    list(study.run())
     table = study.results()
     assert (table["val_top5"] >= table["val_accuracy"]).all()
     few = hfta.Study("mlp", {"lr": [1e-3]}, (x, torch.arange(60) % 10), directory=tmp_path / "few")
@@ -117,8 +116,7 @@ def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path, monkeypatch
         dtype="float64",
         serial=serial,
     )
-    for _ in study.run():
-        pass
+    list(study.run())
     found = study.results()
     for member in (0, 1):
         with torch.no_grad():

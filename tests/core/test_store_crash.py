@@ -24,8 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     study = crashing.make(tmp_path_factory.mktemp("crash") / "whole")
-    for _ in study.run():
-        pass
+    list(study.run())
     return study
 
 
@@ -48,8 +47,7 @@ def same(study: hfta.Study, whole: hfta.Study) -> None:
 @pytest.mark.parametrize(("kills", "epochs"), [(2, 3), (50, 30)])
 def test_a_study_that_is_killed_again_and_again(tmp_path: Path, kills: int, epochs: int) -> None:
     whole = crashing.make(tmp_path / "whole", epochs)
-    for _ in whole.run():
-        pass
+    list(whole.run())
     command = [sys.executable, "-m", "tests.core.crashing", str(tmp_path / "run"), str(kills), str(epochs), "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.stderr == ""
@@ -90,8 +88,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     study = hfta.Study.load(tmp_path)
     assert not study.store.has_checkpoint
     assert study.history.state == ev.FAILED
-    for _ in study.run(resume=True):
-        pass
+    list(study.run(resume=True))
     same(study, whole)
     same(hfta.Study.load(tmp_path), whole)
 
@@ -99,8 +96,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
 def test_a_run_that_was_killed_before_its_first_event_begins(tmp_path: Path, whole: hfta.Study) -> None:
     crashing.make(tmp_path).save(tmp_path)
     study = hfta.Study.load(tmp_path)
-    for _ in study.run(resume=True):
-        pass
+    list(study.run(resume=True))
     same(study, whole)
 
 
@@ -118,6 +114,5 @@ def test_checkpoints_come_within_an_epoch(tmp_path: Path, whole: hfta.Study, mon
             break
     monkeypatch.undo()
     rest = hfta.Study.load(tmp_path)
-    for _ in rest.run(resume=True):
-        pass
+    list(rest.run(resume=True))
     same(rest, whole)

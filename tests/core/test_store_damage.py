@@ -32,8 +32,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """A run with two checkpoints that was left; its directory as it was before; and the run in one go."""
     place = tmp_path_factory.mktemp("damage")
     whole = make(place / "whole")
-    for _ in whole.run():
-        pass
+    list(whole.run())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hfta_nb.train.schedule.Schedule.save_due", property(lambda self: self.ended is None))
         study, control = make(place / "late"), hfta.Control()
@@ -85,8 +84,7 @@ def outcome(place: Path, saved: Saved) -> str:
                 weights = study.store.read_weights(member)
                 kept = [Store(one).read_weights(member) for one in (late, early)]
                 assert any(all(torch.equal(weights[k], v) for k, v in one.items()) for one in kept)
-            for _ in study.run(resume=True):
-                pass
+            list(study.run(resume=True))
         except HftaError:
             return "typed"
     if not any("event" in str(one.message) for one in told):  # what an event said may be lost, and was told of

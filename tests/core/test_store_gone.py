@@ -32,8 +32,7 @@ def make(place: Path, lrs: tuple[float, ...] = (1e-2, 1e-1)) -> hfta.Study:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     study = make(tmp_path_factory.mktemp("gone") / "whole")
-    for _ in study.run():
-        pass
+    list(study.run())
     return study
 
 
@@ -88,8 +87,7 @@ def test_it_is_told_and_can_be_saved_elsewhere(way: str, epoch: int, tmp_path: P
     for member in (0, 1):
         kept = saved.member(member).module().state_dict()
         assert all(torch.isfinite(value).all() for value in kept.values())
-    for _ in saved.run(resume=True):
-        pass
+    list(saved.run(resume=True))
     pd.testing.assert_frame_equal(steady(saved.results()), steady(whole.results()), check_exact=True)
     for member in (0, 1):
         mine, theirs = (one.store.read_weights(member) for one in (saved, whole))
@@ -123,8 +121,7 @@ def test_what_other_processes_train_is_saved_too(tmp_path: Path) -> None:
     saved = hfta.Study.load(tmp_path / "elsewhere")
     for member in (0, 1):
         saved.member(member).module()
-    for _ in saved.run(resume=True):
-        pass
+    list(saved.run(resume=True))
     assert list(saved.results()["state"]) == ["COMPLETE", "COMPLETE"]
 
 

@@ -29,8 +29,7 @@ def make(place: Path, family: Any = "mlp", **more: Any) -> hfta.Study:
 
 
 def run(study: hfta.Study, **options: Any) -> hfta.Study:
-    for _ in study.run(**options):
-        pass
+    list(study.run(**options))
     return study
 
 
@@ -51,8 +50,7 @@ study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", directory=sys.argv[1], e
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    for _ in study.run():
-        pass
+    list(study.run())
     print("ran")
 except HftaError as error:
     print(type(error).__name__)

@@ -103,8 +103,7 @@ def test_a_run_goes_on_where_it_was_left(data: str, tmp_path: Path) -> None:
     again = hfta.Study.load(left.directory, family=left.family, **({} if data == "tensors" else {"data": given}))
     assert again.drop_last
     assert again.data.batches(BATCH) == 2
-    for _ in again.run(resume=True):
-        pass
+    list(again.run(resume=True))
     assert curves(again) == curves(whole)
 
 

@@ -44,8 +44,7 @@ def studies() -> dict[str, Callable[..., hfta.Study]]:
 
 
 def trained(study: hfta.Study) -> dict[Any, Any]:
-    for _ in study.run():
-        pass
+    list(study.run())
     curves = {
         m.id: {name: (curve.steps, curve.values) for name, curve in m.curves.items()}
         for m in study.history.members.values()

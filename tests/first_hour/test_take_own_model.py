@@ -39,8 +39,7 @@ y = x[:, :3].argmax(1)
 def trained(family: Any, place: Path, grid: dict[str, Any] | None = None, **options: Any) -> hfta.Study:
     settings: dict[str, Any] = {"epochs": 2, "batch_size": 12, "device": "cpu", **options}
     study = hfta.Study(family, grid or {"lr": [1e-2, 1e-3]}, data=(x, y), directory=place, **settings)
-    for _ in study.run():
-        pass
+    list(study.run())
     return study
 
 

@@ -59,8 +59,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[hfta.Study, list[t
 
 def resumed(left: Path) -> hfta.Study:
     found = hfta.Study.load(left)
-    for _ in found.run(resume=True):
-        pass
+    list(found.run(resume=True))
     return found
 
 
@@ -99,8 +98,7 @@ def test_a_batch_that_was_not_asked_for_yet_is(killed: tuple[hfta.Study, list[tu
     found = hfta.Study.load(last)
     assert found.searcher is not None
     found.searcher.trials = 3
-    for _ in found.run(resume=True):
-        pass
+    list(found.run(resume=True))
     assert [t.params for t in found.optuna.trials] == [t.params for t in whole.optuna.trials[:3]]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from search.test_merging import search
-from steering.test_requests import Script, made, net, run, states
+from steering.scripted import Script, made, run, states
+from steering.twins import net
 from torch import nn
 
 import hfta_nb as hfta

@@ -10,7 +10,7 @@ import pytest
 import torch
 from search.leaving import left
 from search.test_slots import built, curves, study
-from steering.test_requests import Script
+from steering.scripted import Script
 
 import hfta_nb as hfta
 from hfta_nb import events as ev

@@ -11,7 +11,7 @@ import torch
 from search.leaving import left
 from search.test_merging import side_by_side
 from search.test_slots import LR, curves, study
-from steering.test_requests import Script
+from steering.scripted import Script
 from steering.twins import Twins, data, net
 
 import hfta_nb as hfta

@@ -31,8 +31,7 @@ def study(directory: Path, space: Any = None, **given: Any) -> hfta.Study:
 def ran(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     made = study(tmp_path_factory.mktemp("search") / "run", pruner="asha")
     assert len(made.variants) == 3
-    for _ in made.run():
-        pass
+    list(made.run())
     return made
 
 
@@ -116,8 +115,7 @@ def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(ran: hfta.Study
             break
     assert {t.state.name for t in cut.optuna.trials} <= {"RUNNING", "PRUNED"}
     again = hfta.Study.load(tmp_path / "run")
-    for _ in again.run(resume=True):
-        pass
+    list(again.run(resume=True))
     assert [t.params for t in again.optuna.trials] == [t.params for t in ran.optuna.trials]
     assert [t.state for t in again.optuna.trials] == [t.state for t in ran.optuna.trials]
     assert [t.value for t in again.optuna.trials] == [t.value for t in ran.optuna.trials]
@@ -127,8 +125,7 @@ def test_a_pinned_member_is_not_pruned(tmp_path: Path) -> None:
     made = study(tmp_path / "run", trials=3, pruner=optuna.pruners.ThresholdPruner(lower=2.0))  # prunes whatever comes
     control = hfta.Control()
     control.pin(1)
-    for _ in made.run(control):
-        pass
+    list(made.run(control))
     states = made.results()["state"].to_dict()
     assert states == {0: "PRUNED", 1: "COMPLETE", 2: "PRUNED"}
 
@@ -138,8 +135,7 @@ def test_a_trial_that_can_not_be_planned_fails_and_the_others_train(tmp_path: Pa
         return {"width": 8 if trial.number != 3 else -1, "lr": trial.suggest_float("lr", 1e-3, 1e-1)}
 
     made = study(tmp_path / "run", space, trials=5)
-    for _ in made.run():
-        pass
+    list(made.run())
     assert [t.state.name for t in made.optuna.trials] == ["COMPLETE", "COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
     with pytest.raises(StudyError, match=r"is code, which is not loaded.*make the study again"):
         next(iter(hfta.Study.load(tmp_path / "run").run(epochs=4)))
@@ -180,8 +176,7 @@ def test_a_search_that_can_build_none_says_why(tmp_path: Path) -> None:
 
 def test_seeds_train_side_by_side(tmp_path: Path) -> None:
     made = study(tmp_path / "run", {"lr": SPACE["lr"], "seed": [0, 1]}, trials=2, slots=1, epochs=1)
-    for _ in made.run():
-        pass
+    list(made.run())
     assert len(made.results()) == 4
     values = [made.history.members[k].best_value for k in range(4)]
     assert [t.value for t in made.optuna.trials] == pytest.approx([sum(values[:2]) / 2, sum(values[2:]) / 2])
@@ -190,8 +185,7 @@ def test_seeds_train_side_by_side(tmp_path: Path) -> None:
 def test_both_levels_of_seeds_are_in_the_tables(tmp_path: Path) -> None:
     space = {"lr": SPACE["lr"], "seed": [0, 1]}
     made = study(tmp_path / "run", space, trials=2, slots=2, epochs=1, seeds_by="bound")
-    for _ in made.run():
-        pass
+    list(made.run())
     table, averaged = made.results(), made.results(over="seed")
     assert table["trial"].to_dict() == {0: 0, 1: 0, 2: 1, 3: 1}
     assert len(averaged) == 2
@@ -203,8 +197,7 @@ def test_both_levels_of_seeds_are_in_the_tables(tmp_path: Path) -> None:
 def test_several_objectives(tmp_path: Path) -> None:
     monitor = ["val_accuracy", "val_loss", "parameters", "time_s"]
     made = study(tmp_path / "run", sampler="tpe", monitor=monitor, trials=4, slots=2, across=0.9)
-    for _ in made.run():
-        pass
+    list(made.run())
     table = made.results()
     sizes = {i: sum(p.numel() for p in made.member(i).module().parameters()) for i in range(4)}
     assert len(set(sizes.values())) == 2
@@ -225,8 +218,7 @@ def test_several_objectives(tmp_path: Path) -> None:
 def test_a_grid_has_objectives_as_well(tmp_path: Path) -> None:
     made = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=1, directory=tmp_path, device="cpu",
                       monitor=["val_loss", "parameters"])  # fmt: skip
-    for _ in made.run():
-        pass
+    list(made.run())
     assert made.pareto().axes[0].get_xlabel() == "parameters (less is better)"
     for draw in (made.slices, made.curves, made.importances):
         with pytest.raises(HftaError) if draw == made.importances else contextlib.nullcontext():

@@ -161,8 +161,7 @@ def steered(directory: Any, seed: int, operations: int, epochs: int, **options: 
     )
     control = Operator(seed, operations)
     control.study = study
-    for _ in study.run(control):
-        pass
+    list(study.run(control))
     return study, control
 
 

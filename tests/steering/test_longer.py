@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from search.leaving import left
-from steering.test_requests import Script
-from steering.twins import Twins, data, net
+from steering.scripted import Script, equal
+from steering.twins import data, net
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
@@ -33,10 +33,6 @@ def epochs(study: hfta.Study) -> list[int]:
 
 def curves(study: hfta.Study) -> dict[int, Mapping[str, list[float]]]:
     return {m.id: {n: c.values for n, c in m.curves.items()} for m in study.history.members.values()}
-
-
-def equal(study: hfta.Study) -> bool:
-    return max(Twins(study).differences().values()) < 1e-9
 
 
 SCRIPTS: dict[str, tuple[ASKED, list[int]]] = {

@@ -11,7 +11,7 @@ import torch
 from search.leaving import left
 from search.test_merging import side_by_side
 from search.test_slots import curves
-from steering.test_requests import Script, equal, made, run, states
+from steering.scripted import Script, equal, made, run, states
 from steering.twins import net
 
 import hfta_nb as hfta

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steering.test_requests import Script, equal, made
+from steering.scripted import Script, equal, made
 
 import hfta_nb as hfta
 from hfta_nb import events as ev

@@ -11,7 +11,7 @@ import pytest
 import torch
 from search.test_merging import search
 from search.test_slots import built
-from steering.test_requests import Script, equal, made, run, states
+from steering.scripted import Script, equal, made, run, states
 from torch import nn
 
 import hfta_nb as hfta
