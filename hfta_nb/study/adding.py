@@ -12,13 +12,13 @@ from hfta_nb.records.events import Add, Json, VariantRecord
 from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import definition_files
 from hfta_nb.study.arguments import check_schedules
-from hfta_nb.study.protocol import Added as Added
-from hfta_nb.study.protocol import Definition, Study
+from hfta_nb.study.state import Added as Added
+from hfta_nb.study.state import StudyState
 from hfta_nb.train import Trainer
 from hfta_nb.train.plan import Builder, Group, make_plan, whole
 
 
-def add(study: Study, variants: Any, key: str = "") -> list[int]:
+def add(study: StudyState, variants: Any, key: str = "") -> list[int]:
     """See `Study.add`."""
     listed = configurations(variants)
     if key and any(one.key == key for one in study.added):
@@ -46,7 +46,7 @@ def add(study: Study, variants: Any, key: str = "") -> list[int]:
     return list(range(before, before + len(listed)))
 
 
-def planned(study: Definition, grid: Grid, builder: Builder | None = None) -> list[Group]:
+def planned(study: StudyState, grid: Grid, builder: Builder | None = None) -> list[Group]:
     """The groups of a grid; see `make_plan`."""
     most = study.capacity if isinstance(study.capacity, int) else None
     how: dict[str, Any] = {"serial": study.serial, "across": study.across, "capacity": most, "builder": builder}
@@ -57,7 +57,7 @@ def planned(study: Definition, grid: Grid, builder: Builder | None = None) -> li
     return groups
 
 
-def restore(study: Study) -> None:
+def restore(study: StudyState) -> None:
     """Read the variants that were added to the study on disk."""
     if not study.store.exists:
         return
@@ -69,7 +69,7 @@ def restore(study: Study) -> None:
         study.added.append(one)
 
 
-def requested(study: Study, request: Add) -> str:
+def requested(study: StudyState, request: Add) -> str:
     """Add the variants of a request; returns the reason if they can't be added."""
     try:
         add(study, request.variants, request.key)
@@ -78,7 +78,7 @@ def requested(study: Study, request: Add) -> str:
     return ""
 
 
-def axes(study: Study) -> dict[str, tuple[Json, ...]]:
+def axes(study: StudyState) -> dict[str, tuple[Json, ...]]:
     """All axes, with the values that occur."""
     grid = study.grid
     for one in study.added:
@@ -91,14 +91,14 @@ def axes(study: Study) -> dict[str, tuple[Json, ...]]:
     return found
 
 
-def _unswept(study: Study, name: str) -> tuple[Json, ...]:
+def _unswept(study: StudyState, name: str) -> tuple[Json, ...]:
     """The one value of an axis that is not in the grid."""
     if name in study.fixed:
         return (study.fixed[name],)
     return (study.family.specs_for(study.data, [name])[name].default,)
 
 
-def records(study: Study) -> Iterator[VariantRecord]:
+def records(study: StudyState) -> Iterator[VariantRecord]:
     """All variants, each with a value on every axis."""
     names = axes(study)
     specs = study.family.specs_for(study.data, [*names, *study.fixed])
@@ -106,7 +106,7 @@ def records(study: Study) -> Iterator[VariantRecord]:
         yield VariantRecord(variant.id, whole(variant.config, names, study.fixed, specs), variant.seed)
 
 
-def planned_apart(study: Study, one: Added, known: Sequence[Group]) -> list[Group]:
+def planned_apart(study: StudyState, one: Added, known: Sequence[Group]) -> list[Group]:
     """The groups of what was added, numbered after all others."""
     first = 1 + max(v.id for g in known for v in g.variants)
     index = 1 + max(g.index for g in known)

@@ -10,17 +10,17 @@ from hfta_nb.errors import StudyError
 from hfta_nb.errors.border import TEXT, TEXTS, takes
 from hfta_nb.study import costs, result_tables, steering
 from hfta_nb.study.arguments import way_of
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.state import StudyState
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
 
-class Analysis:
+class Analysis(StudyState):
     """The analysis of a study; every figure may be drawn while it still runs."""
 
-    def lineage(self: Study) -> pandas.DataFrame:
+    def lineage(self) -> pandas.DataFrame:
         """What members were cloned from or changed to while they trained, in order; of all other members nothing.
 
         Returns:
@@ -31,7 +31,7 @@ class Analysis:
         """
         return steering.lineage(self)
 
-    def speedup(self: Study) -> pandas.DataFrame:
+    def speedup(self) -> pandas.DataFrame:
         """Speed of fused training in this run: seconds per step of each array, and of its members one after another.
 
         Both are timed side by side in the array's first steps, after tuning. The row "all" has the sums.
@@ -41,7 +41,7 @@ class Analysis:
         """
         return result_tables.speedup(self)
 
-    def importances(self: Study, metric: str | None = None) -> Figure:
+    def importances(self, metric: str | None = None) -> Figure:
         """How much each axis decides, as bars: PED-ANOVA over all configurations with a finite value.
 
         Optuna's `PedAnovaImportanceEvaluator` compares the best tenth of the configurations (at least five) with all.
@@ -65,27 +65,27 @@ class Analysis:
         maximize = _more_is_better(self, points.metric)
         return figures.importances(search.importances(tried, maximize, log), points.metric)
 
-    def parallel_coordinates(self: Study, metric: str | None = None) -> Figure:
+    def parallel_coordinates(self, metric: str | None = None) -> Figure:
         """Every configuration as a line through its values on all axes; see `hfta_nb.figures.parallel_coordinates`."""
         from hfta_nb import figures
 
         return figures.parallel_coordinates(self.history, metric, log=_log_axes(self))
 
-    def slices(self: Study, metric: str | None = None) -> Figure:
+    def slices(self, metric: str | None = None) -> Figure:
         """The result over each axis by itself; see `hfta_nb.figures.slices`."""
         from hfta_nb import figures
 
         return figures.slices(self.history, metric, log=_log_axes(self))
 
     @takes(StudyError, a=TEXT, b=TEXT, metric=TEXT.or_none)
-    def contour(self: Study, a: str, b: str, metric: str | None = None) -> Figure:
+    def contour(self, a: str, b: str, metric: str | None = None) -> Figure:
         """The result over two axes; see `hfta_nb.figures.contour`."""
         from hfta_nb import figures
 
         return figures.contour(self.history, a, b, metric, log=_log_axes(self))
 
     @takes(StudyError, metric=TEXT.or_none, over=TEXTS.or_none)
-    def curves(self: Study, metric: str | None = None, over: str | Sequence[str] | None = None) -> Figure:
+    def curves(self, metric: str | None = None, over: str | Sequence[str] | None = None) -> Figure:
         """Learning curves; with bands of one standard deviation where seeds are swept.
 
         Args:
@@ -108,7 +108,7 @@ class Analysis:
         few = len(history.members) <= colors.MAX_LEGEND  # beside many curves, dotted ones of training say nothing
         return figures.curves(history, metric, over=over or None, train=few)
 
-    def pareto(self: Study, *objectives: str) -> Figure:
+    def pareto(self, *objectives: str) -> Figure:
         """Members by two to four objectives, with the Pareto front; see `hfta_nb.figures.pareto`.
 
         Args:
@@ -124,7 +124,7 @@ class Analysis:
                 if name in search.COSTS}  # fmt: skip
         return figures.pareto(self.history, [(name, _more_is_better(self, name)) for name in names], told)
 
-    def placements(self: Study) -> Figure:
+    def placements(self) -> Figure:
         """Which worker has trained which array, and when, as a Gantt chart; see `hfta_nb.figures.placements`.
 
         Raises:
@@ -135,7 +135,7 @@ class Analysis:
         return figures.placements(self.history)
 
 
-def _log_axes(study: Study) -> set[str]:
+def _log_axes(study: StudyState) -> set[str]:
     """Axes of which a search draws the logarithm."""
     if study.searcher is None:
         return set()
@@ -144,7 +144,7 @@ def _log_axes(study: Study) -> set[str]:
     return by_trial | search.logarithmic(study.searcher.space)
 
 
-def _more_is_better(study: Study, name: str) -> bool:
+def _more_is_better(study: StudyState, name: str) -> bool:
     """Of a cost, a loss or a metric.
 
     Raises:

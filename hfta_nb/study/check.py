@@ -22,7 +22,8 @@ from hfta_nb.records.history import Member
 from hfta_nb.search.grid import Grid, Variant
 from hfta_nb.study import adding, noting
 from hfta_nb.study.arguments import positive
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.planning import settings_of
+from hfta_nb.study.state import StudyState
 from hfta_nb.study.users_loop import Curves, UsersLoop
 from hfta_nb.train import Settings
 from hfta_nb.train.plan import Group
@@ -47,7 +48,7 @@ METRICS = {"float64": 1e-6, "float32": 0.02}
 torchmetrics sum up in float32, and in float32 rounding turns some predictions."""
 
 
-def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator[Event]:
+def check_member(study: StudyState, variant: Variant, epochs: int | None) -> Iterator[Event]:
     """Retrain a variant alone and compare; see `Study.check_events`."""
     member = study.history.members.get(variant.id)
     done = _unchanged(study, member, variant) if member else 0
@@ -62,7 +63,7 @@ def check_member(study: Study, variant: Variant, epochs: int | None) -> Iterator
     alone = _alone(*_planned(study, variant))
     recorded = _up_to(member, study.metrics, count)
     longest = max(count, member.planned if stretch else study.epochs)
-    settings = replace(study.settings(), epochs=longest, data=_as_given(study.data))
+    settings = replace(settings_of(study), epochs=longest, data=_as_given(study.data))
     twin, dtype = yield from _train_alone(study, settings, alone, count)
     if study.precision == "fp32":
         name = str(dtype).removeprefix("torch.")
@@ -99,7 +100,7 @@ def _as_given(data: AnyData) -> AnyData:
     return data
 
 
-def _unchanged(study: Study, member: Member, variant: Variant) -> int:
+def _unchanged(study: StudyState, member: Member, variant: Variant) -> int:
     """Epochs of a member before it was changed while it trained; all where it was not.
 
     Raises:
@@ -118,7 +119,7 @@ def _unchanged(study: Study, member: Member, variant: Variant) -> int:
     return min(member.epoch, first.epoch)
 
 
-def _matters(study: Study, variant: Variant, edit: ev.MemberEdited) -> bool:
+def _matters(study: StudyState, variant: Variant, edit: ev.MemberEdited) -> bool:
     """Whether a member that was changed in this way trains otherwise than it was planned.
 
     One that trains longer does where its lr schedule spans its training; that all do is known to `_first_stretch`.
@@ -132,7 +133,7 @@ def _matters(study: Study, variant: Variant, edit: ev.MemberEdited) -> bool:
     return planned != longer
 
 
-def _planned(study: Study, variant: Variant) -> tuple[Group, int]:
+def _planned(study: StudyState, variant: Variant) -> tuple[Group, int]:
     """A variant's group and its place there, as it was planned, before it was changed."""
     if not any(edit.variant == variant.id and edit.how in ("set", "copied") for edit in study.history.edits):
         return next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
@@ -140,13 +141,13 @@ def _planned(study: Study, variant: Variant) -> tuple[Group, int]:
     return replace(group, variants=(variant,)), 0
 
 
-def _first_stretch(study: Study, member: Member, variant: Variant) -> int:
+def _first_stretch(study: StudyState, member: Member, variant: Variant) -> int:
     """The epoch after which a longer run has changed a member's lr schedule; 0 if none has."""
     before, now = _spans(study, variant, (member.planned or study.epochs, study.epochs))
     return 0 if before == now and study.validate_every == 1 else member.replanned
 
 
-def _spans(study: Study, variant: Variant, epochs: Sequence[int]) -> list[list[Any]]:
+def _spans(study: StudyState, variant: Variant, epochs: Sequence[int]) -> list[list[Any]]:
     """A member's lr schedules, were it to train for so many epochs."""
     group, place = _planned(study, variant)
     row, phases = group.rows[place], study.family.phases
@@ -163,7 +164,7 @@ def _size(curves: Curves) -> float:
 
 
 def _train_alone(
-    study: Study,
+    study: StudyState,
     settings: Settings,
     group: Group,
     epochs: int,

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from hfta_nb.data import Data
 from hfta_nb.errors import StudyError
 from hfta_nb.errors.border import ITEMS, WHOLE, takes
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.study import running
+from hfta_nb.study import result_tables, running
 from hfta_nb.study.check import check_member, row_of
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.planning import settings_of
+from hfta_nb.study.state import StudyState
 from hfta_nb.train.dry_run import tried
 
 if TYPE_CHECKING:
     import pandas
 
 
-class Checking:
+class Checking(StudyState):
     """The comparison of a study's members with training alone."""
 
     @takes(StudyError, members=ITEMS.or_none, epochs=WHOLE.or_none)
-    def check_events(self: Study, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
+    def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
         """Retrain members alone, as plain modules with torch's own optimizers, and compare with what the run recorded.
 
         Args:
@@ -38,21 +39,21 @@ class Checking:
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
         """
-        chosen = [self.best().variant] if members is None else [self._member(id) for id in members]
+        chosen = [result_tables.best(self).variant] if members is None else [self._member(id) for id in members]
         for variant in chosen:
             for event in check_member(self, variant, epochs):
                 running.keep(self, event)
                 yield event
 
-    def forward_events(self: Study) -> Iterator[ev.ForwardTried]:
+    def forward_events(self) -> Iterator[ev.ForwardTried]:
         """Call the forward and the loss of one member of each architecture on one batch; nothing is trained or kept.
 
         Yields:
             `ForwardTried` per architecture, for at most 32 of them.
         """
-        yield from tried(self.settings(), self.plan_groups)
+        yield from tried(settings_of(self), self.plan_groups)
 
-    def excerpt(self: Study) -> Study:
+    def excerpt(self) -> Self:
         """A copy with one batch of the data, to be sent to a process that calls `forward_events`."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, _running=0, _trainer=None)  # of it nothing runs
@@ -61,7 +62,7 @@ class Checking:
         return made
 
     @takes(StudyError, members=ITEMS.or_none, epochs=WHOLE.or_none)
-    def check(self: Study, members: Sequence[int] | None = None, epochs: int | None = None) -> pandas.DataFrame:
+    def check(self, members: Sequence[int] | None = None, epochs: int | None = None) -> pandas.DataFrame:
         """Run `check_events` and return its results as a table.
 
         Returns:

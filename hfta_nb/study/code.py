@@ -5,7 +5,7 @@ from __future__ import annotations
 from hfta_nb import data as datasets
 from hfta_nb.study import search_code, searching
 from hfta_nb.study.definition_files import given_options
-from hfta_nb.study.protocol import Result, Study
+from hfta_nb.study.state import StudyState
 
 
 def built_in_names() -> list[str]:
@@ -14,12 +14,12 @@ def built_in_names() -> list[str]:
     return [f.name for f in BUILT_IN]
 
 
-def by_name(study: Study) -> bool:
+def by_name(study: StudyState) -> bool:
     """Whether another notebook has the family by its name: a built-in one, or a constructor's."""
     return "." in study.family.name or study.family.name in built_in_names()
 
 
-def of_study(study: Study) -> str:
+def of_study(study: StudyState) -> str:
     """Python source of a cell that reproduces the study."""
     own = not by_name(study)
     named = datasets.known(study.data.name)
@@ -61,11 +61,9 @@ def of_study(study: Study) -> str:
     return "\n".join(lines) + "\n"
 
 
-def of_result(result: Result) -> str:
+def of_result(study: StudyState, variant: int) -> str:
     """Python source that loads a member in another notebook."""
-    study = result.study
     own = "" if by_name(study) else f", family={study.family.name}"
     return (
-        "import hfta_nb as hfta\n\n"
-        f"model = hfta.Study.load({str(study.directory)!r}{own}).member({result.variant.id}).module()\n"
+        f"import hfta_nb as hfta\n\nmodel = hfta.Study.load({str(study.directory)!r}{own}).member({variant}).module()\n"
     )

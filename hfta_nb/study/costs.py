@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.state import StudyState
 from hfta_nb.train.plan import Builder
 
 
-def of(study: Study, variant: int) -> dict[str, float]:
+def of(study: StudyState, variant: int) -> dict[str, float]:
     """By name as in `hfta_nb.search.COSTS`; NaN where it isn't known."""
     history = study._history
     member = history.members[variant]
@@ -18,7 +18,7 @@ def of(study: Study, variant: int) -> dict[str, float]:
     }
 
 
-def parameters(study: Study, variant: int) -> int:
+def parameters(study: StudyState, variant: int) -> int:
     """How many parameters a variant's module has, padding left out."""
     group, place = next((g, i) for g in study.plan_groups for i, v in enumerate(g.variants) if v.id == variant)
     if group.architectures == 1:

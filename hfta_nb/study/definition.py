@@ -23,13 +23,13 @@ from hfta_nb.models.recipes import Family
 from hfta_nb.models.recipes.undisturbed import neutral
 from hfta_nb.models.study_config import StudyConfig
 from hfta_nb.records import events as ev
-from hfta_nb.records.events import GroupRecord
 from hfta_nb.records.history import History
 from hfta_nb.records.store import Store
-from hfta_nb.search import PBT, Halving, Mirror, Searcher
-from hfta_nb.search.grid import Grid, Variant
+from hfta_nb.search import PBT, Halving, Mirror
+from hfta_nb.search.grid import Grid
 from hfta_nb.study import adding, arguments, definition_files, keeping, planning, populations, searching, simulating
 from hfta_nb.study.given_data import kept
+from hfta_nb.study.state import StudyState
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.workers.crews import Crew
 from hfta_nb.workers.fleet import Profile, Simulation
@@ -38,11 +38,8 @@ if TYPE_CHECKING:
     import pandas
 
 
-class Definition:
+class Definition(StudyState):
     """The definition of a study; `StudyConfig` says what its arguments mean."""
-
-    grid: Grid
-    searcher: Searcher | None
 
     @neutral()
     @takes(StudyError, **arguments.KINDS)
@@ -176,39 +173,6 @@ class Definition:
         # The data that was handed over is for `check`, which can do without where the study was sent to.
         return {**self.__dict__, "handed": None, "_unkept": None}
 
-    @property
-    def variants(self) -> list[Variant]:
-        """All variants, in the order of the grid."""
-        return sorted((v for g in self.plan_groups for v in g.variants), key=lambda v: v.id)
-
-    @property
-    def precision(self) -> str:
-        """The precision in which members compute: "fp32", "tf32", "bf16" or "fp16"."""
-        return self._precision.name
-
-    @property
-    def data_name(self) -> str:
-        return self.data.name
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the run."""
-        return self.store.directory
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics.
-
-        In fp16 also "train_loss_scale", the factor of a member's loss after the epoch.
-        """
-        training, validation = self.family.scores_for(self.data)
-        names = tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
-        return (*names, "train_loss_scale") if self._precision.scales else names
-
-    def groups(self) -> tuple[GroupRecord, ...]:
-        """How the variants are grouped, as records."""
-        return tuple(g.record() for g in self.plan_groups)
-
     @takes(StudyError, measure=FLAG)
     def plan(self, measure: bool = True) -> pandas.DataFrame:
         """The arrays in which the variants train, and the reason for each split.
@@ -286,13 +250,6 @@ class Definition:
     def settings(self) -> Settings:
         """The settings of the training loop."""
         return planning.settings_of(self)
-
-    @takes(StudyError, id=WHOLE)
-    def _member(self, id: int) -> Variant:
-        found = next((v for v in self.variants if v.id == id), None)
-        if found is None:
-            raise StudyError("no such variant", where=self.name, got=id, accepted=f"0 to {len(self.variants) - 1}")
-        return found
 
     @property
     def options(self) -> dict[str, Any]:

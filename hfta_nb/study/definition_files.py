@@ -16,11 +16,11 @@ from hfta_nb.models.recipes import named_parts
 from hfta_nb.models.study_config import ALWAYS, ARGUMENTS, CHANGED
 from hfta_nb.records.store import Store, is_full
 from hfta_nb.study import arguments
-from hfta_nb.study.protocol import Added, Definition, Study
 from hfta_nb.study.reading import DATA
+from hfta_nb.study.state import Added, StudyState
 
 
-def describe(study: Study) -> dict[str, Any]:
+def describe(study: StudyState) -> dict[str, Any]:
     """The definition of a study, as plain data."""
     product = study.grid.product
     grid = None if product is None else {k: list(v) for k, v in product.items()}
@@ -29,7 +29,7 @@ def describe(study: Study) -> dict[str, Any]:
         data["streamed"] = True
     elif study.data.words and not datasets.known(study.data.name):
         data["words"] = list(study.data.words)
-    asked: dict[str, Any] = {"family": study.family.name, "grid": grid, "data": data, "options": study.options}
+    asked: dict[str, Any] = {"family": study.family.name, "grid": grid, "data": data, "options": options(study)}
     if study.grid.listed:
         asked["variants"] = list(study.grid.listed)
     if study.added:
@@ -50,7 +50,7 @@ def _added(one: Added) -> dict[str, Any]:
     return told if one.parent is None else told | {"parent": one.parent, "warm": one.warm}
 
 
-_AS_SAVED: dict[str, Callable[[Definition], Any]] = {
+_AS_SAVED: dict[str, Callable[[StudyState], Any]] = {
     "monitor": lambda study: study.monitor if len(study.objectives) == 1 else [name for name, _ in study.objectives],
     "device": lambda study: str(study.device),
     "dtype": lambda study: str(study.dtype).removeprefix("torch."),
@@ -60,7 +60,7 @@ _AS_SAVED: dict[str, Callable[[Definition], Any]] = {
 """What is saved of arguments that the study has in another form."""
 
 
-def options(study: Definition) -> dict[str, Any]:
+def options(study: StudyState) -> dict[str, Any]:
     """All arguments except family, grid and data, as keyword arguments of a copy."""
     found = dict[str, Any]()
     for name, known in ARGUMENTS.items():
@@ -69,16 +69,16 @@ def options(study: Definition) -> dict[str, Any]:
     return found | study.fixed
 
 
-def given_options(study: Study) -> dict[str, Any]:
+def given_options(study: StudyState) -> dict[str, Any]:
     """The arguments among `options` that differ from the defaults."""
     usual = {name: known.default for name, known in ARGUMENTS.items()}
     usual["monitor"] = arguments.objectives_of(study.family, study.data, None)[0][0]
     usual["across"] = arguments.across_of("auto", study.device, study.searcher is not None)
     usual["name"] = arguments.usual_name(study.family, study.data)
-    return {name: value for name, value in study.options.items() if name not in usual or value != usual[name]}
+    return {name: value for name, value in options(study).items() if name not in usual or value != usual[name]}
 
 
-def write(study: Study) -> None:
+def write(study: StudyState) -> None:
     """Write the definition, own data included."""
     tensors = {}
     if isinstance(study.data, Data) and not datasets.known(study.data.name):
@@ -86,7 +86,7 @@ def write(study: Study) -> None:
     study.store.write_study(describe(study), tensors)
 
 
-def save(study: Study, target: Path) -> Path:
+def save(study: StudyState, target: Path) -> Path:
     """See `Study.save`."""
     if not study.store.exists:
         write(study)
@@ -104,7 +104,7 @@ def save(study: Study, target: Path) -> Path:
     return target
 
 
-def rescued(study: Study, error: BaseException) -> BaseException:
+def rescued(study: StudyState, error: BaseException) -> BaseException:
     """Save a study whose run has ended by this error beside its directory, if it has a checkpoint that could not be
     written: for who has no other use of what is in memory.
 

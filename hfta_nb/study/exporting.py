@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.errors.plain_text import cell, encodes
 from hfta_nb.study import result_tables
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.state import StudyState
 
 if TYPE_CHECKING:
     import pandas
@@ -22,7 +22,7 @@ KINDS = ("results", "events")
 FORMATS = (".csv", ".parquet")
 
 
-def export(study: Study, path: Path, what: str) -> Path:
+def export(study: StudyState, path: Path, what: str) -> Path:
     """See `Study.export`."""
     if what not in KINDS:
         raise StudyError("nothing of this name can be exported", where="what", got=what, accepted=", ".join(KINDS))
@@ -49,7 +49,7 @@ def export(study: Study, path: Path, what: str) -> Path:
     return path
 
 
-def _frame(results: pandas.DataFrame | None, study: Study) -> pandas.DataFrame:
+def _frame(results: pandas.DataFrame | None, study: StudyState) -> pandas.DataFrame:
     """A plain table whose columns have one type each, as Parquet wants them."""
     import pandas
 
@@ -62,7 +62,7 @@ def _frame(results: pandas.DataFrame | None, study: Study) -> pandas.DataFrame:
     return frame
 
 
-def _events(study: Study) -> Iterator[tuple[int, float, str, str]]:
+def _events(study: StudyState) -> Iterator[tuple[int, float, str, str]]:
     for row in study.store.rows():
         body = dict(row.body or {})
         yield row.number, float(body.pop("time_s", "nan")), str(body.pop("type", "")), json.dumps(body)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
 from hfta_nb.errors import StudyError
 from hfta_nb.errors.plain_text import visible
 from hfta_nb.records import events as ev
-from hfta_nb.records.events import Control, Event
+from hfta_nb.records.events import Event
 from hfta_nb.records.history import History
 from hfta_nb.records.pace import Pace
 from hfta_nb.search.grid import show
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.state import StudyState
 
 Listener = Callable[[Event], Any]
 
@@ -24,19 +24,16 @@ DRAW_INTERVAL_S = 0.2
 
 
 def fit(
-    study: Study,
-    epochs: int | None,
-    resume: bool,
+    study: StudyState,
+    run: Callable[[], Any],
     on_event: Listener | Iterable[Listener],
+    on_trial: Any,
     progress: bool,
-    control: Control | None,
-    where: Mapping[str, Any],
-    on_trial: Any = (),
 ) -> None:
     """See `Study.fit`."""
     listeners = listeners_of(on_event)
     study._on_trial = listeners_of(on_trial, "on_trial", "an Optuna study and a trial")
-    events: Any = study.run(control, resume, epochs=epochs, **where)
+    events = run()
     seen = None
     with bar(study) if progress else contextlib.nullcontext(_nothing) as show_event:
         try:
@@ -75,7 +72,7 @@ def listeners_of(given: Any, where: str = "on_event", of: str = "an event") -> l
 
 
 @contextlib.contextmanager
-def bar(study: Study) -> Iterator[Listener]:
+def bar(study: StudyState) -> Iterator[Listener]:
     """A progress bar: of a terminal, or of a notebook where this is one."""
     from rich.progress import (
         BarColumn,

@@ -7,7 +7,7 @@ from typing import Any
 
 from hfta_nb import search
 from hfta_nb.errors import StudyError
-from hfta_nb.study.protocol import Definition
+from hfta_nb.study.state import StudyState
 
 BEST, LAST, RUNGS = "best", "last", "rungs"
 KINDS = (BEST, LAST, RUNGS)
@@ -29,7 +29,7 @@ def kept_of(given: Any) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in listed)
 
 
-def checked(study: Definition, given: Any) -> tuple[str, ...]:
+def checked(study: StudyState, given: Any) -> tuple[str, ...]:
     """As `kept_of`, for a study whose search and population are known.
 
     Raises:
@@ -49,7 +49,7 @@ def checked(study: Definition, given: Any) -> tuple[str, ...]:
     return found
 
 
-def rungs(study: Definition) -> frozenset[int]:
+def rungs(study: StudyState) -> frozenset[int]:
     """Epochs after which a member's weights are kept: the first with a validation at or after each rung."""
     if RUNGS not in study.keep_checkpoints:
         return frozenset()

@@ -17,20 +17,20 @@ from hfta_nb.engine.array.access import kept_times
 from hfta_nb.errors import ChoicesWarning
 from hfta_nb.records import telemetry
 from hfta_nb.study import adding
-from hfta_nb.study.protocol import Added, Study
+from hfta_nb.study.state import Added, StudyState
 
 PACKAGE = __name__.partition(".")[0]
 _CHOICES, _KERNELS = "choices", "kernels"
 
 
-def environment(study: Study) -> None:
+def environment(study: StudyState) -> None:
     """Note with what this run computes: one for each time that the study is run."""
     store = study.store
     tell_of_other_choices(study)
     store.note("environment", {f"{len(store.notes('environment')):04d}": found(study)})
 
 
-def found(study: Study) -> dict[str, Any]:
+def found(study: StudyState) -> dict[str, Any]:
     """Versions, device, code and seeds, as plain data."""
     return {
         "time_s": time.time(),
@@ -50,13 +50,13 @@ def found(study: Study) -> dict[str, Any]:
     }
 
 
-def choices(study: Study) -> None:
+def choices(study: StudyState) -> None:
     """Note a fingerprint of what was chosen by time; empty where nothing is, or where it is not kept."""
     found = "" if study.deterministic else kept_times(study.device).fingerprint()
     study.store.note(_CHOICES, {_KERNELS: {"fingerprint": found}})
 
 
-def tell_of_other_choices(study: Study) -> None:
+def tell_of_other_choices(study: StudyState) -> None:
     """Warn where what was chosen by time is not what it was when the run was last saved."""
     before = study.store.notes(_CHOICES).get(_KERNELS, {}).get("fingerprint", "")
     if before and not study.deterministic and not kept_times(study.device).began_as(str(before)):
@@ -67,7 +67,7 @@ def tell_of_other_choices(study: Study) -> None:
         warnings.warn(ChoicesWarning(f"{what}; in float32, last bits may differ"), stacklevel=2)
 
 
-def variants(study: Study) -> None:
+def variants(study: StudyState) -> None:
     """Note each variant's values and seed, and whether the grid or an addition brought it."""
     later = [one for one in study.added for _ in one.variants]
     first = len(study.variants) - len(later)

@@ -14,7 +14,7 @@ from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
 from hfta_nb.study import keeping
-from hfta_nb.study.protocol import Definition
+from hfta_nb.study.state import StudyState
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
 from hfta_nb.train.memory import shown
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hfta_nb.train.plan import Group
 
 
-def settings_of(study: Definition) -> Settings:
+def settings_of(study: StudyState) -> Settings:
     """The settings of the training loop."""
     searcher = study.searcher
     slots = None if searcher is None or study.serial else searcher.slots * max(1, len(searcher.seeds))
@@ -50,14 +50,14 @@ def settings_of(study: Definition) -> Settings:
     )
 
 
-def fitted(study: Definition) -> list[Group]:
+def fitted(study: StudyState) -> list[Group]:
     """The arrays of a study, each as large as the device and the study's capacity let it be."""
     if all(g.fitted for g in study.plan_groups):
         return study.plan_groups
-    for event in tried(study.settings(), study.plan_groups):
+    for event in tried(settings_of(study), study.plan_groups):
         if event.reason:
             raise forward_error(study, event)
-    trainer = Trainer(study.settings(), study.plan_groups, Control())
+    trainer = Trainer(settings_of(study), study.plan_groups, Control())
     for group in list(trainer.arrays):
         if not group.fitted:
             for _ in trainer.fitted(group, measure=True):
@@ -70,22 +70,22 @@ def array_name(index: int) -> str:
     return f"array {index}"
 
 
-def profiled(study: Definition, groups: Sequence[Group], cache: Path | None, devices: int) -> Profile:
+def profiled(study: StudyState, groups: Sequence[Group], cache: Path | None, devices: int) -> Profile:
     """See `Study.profile`; of these arrays."""
     reached("inline", devices=devices, on_cpu=study.device.type == "cpu")
     by_name = {array_name(group.index): group for group in groups}
     members = {name: len(group.variants) for name, group in by_name.items()}
-    return profile(Arrays(study.settings(), by_name, study.devices_batch_norm), members, devices, cache=cache)
+    return profile(Arrays(settings_of(study), by_name, study.devices_batch_norm), members, devices, cache=cache)
 
 
-def profile_events(study: Definition) -> Iterator[ev.RateMeasured]:
+def profile_events(study: StudyState) -> Iterator[ev.RateMeasured]:
     """See `Study.profile_events`."""
     for group in study.plan_groups:
         (found,) = profiled(study, [group], None, study.devices).groups.values()
         yield ev.RateMeasured(time.time(), group.index, found.members, found.rates, found.memory_bytes)
 
 
-def forward_error(study: Definition, event: ev.ForwardTried) -> FamilyError:
+def forward_error(study: StudyState, event: ev.ForwardTried) -> FamilyError:
     """The error of a variant's forward or loss; its message begins with the line of the user's code."""
     own = OwnLine(event.file, event.line, event.function, event.source) if event.file else None
     label = next(v.label for g in study.plan_groups for v in g.variants if v.id == event.variant)

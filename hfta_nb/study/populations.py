@@ -6,11 +6,11 @@ from typing import Any
 
 from hfta_nb.errors import StudyError
 from hfta_nb.search import PBT, Halving, Rounds, heard_population
-from hfta_nb.study.protocol import Definition, Study
+from hfta_nb.study.state import StudyState
 from hfta_nb.train.step import editing
 
 
-def rounds_of(study: Definition, given: Any) -> Rounds | None:
+def rounds_of(study: StudyState, given: Any) -> Rounds | None:
     """The population method that a study was asked for, with all that it needs to decide; None for none.
 
     Raises:
@@ -43,7 +43,7 @@ def rounds_of(study: Definition, given: Any) -> Rounds | None:
     return Rounds(given, {name: specs[name] for name in given.perturb}, study.seed)
 
 
-def restore(study: Study) -> None:
+def restore(study: StudyState) -> None:
     """Take in the population method of the study on disk."""
     asked = study.store.read_study().get("population")
     if asked is not None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hfta_nb.study import adding, keeping, populations, searching
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.state import StudyState
 
-S = TypeVar("S", bound=Study)
+S = TypeVar("S", bound=StudyState)
 
 
 def restored(make: Callable[..., S], options: dict[str, Any]) -> S:

@@ -17,7 +17,7 @@ from hfta_nb.figures.html import pairs
 from hfta_nb.models.recipes.undisturbed import undisturbed
 from hfta_nb.search.grid import Variant, show
 from hfta_nb.study import code, keeping
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.state import StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import weights_at
 from hfta_nb.train.step import unpacked_states
@@ -35,7 +35,7 @@ class Result:
         variant: its number, configuration and seed.
     """
 
-    def __init__(self, study: Study, variant: Variant) -> None:
+    def __init__(self, study: StudyState, variant: Variant) -> None:
         self.study, self.variant = study, variant
 
     @property
@@ -136,7 +136,7 @@ class Result:
 
     def to_code(self) -> str:
         """Python source that loads it in another notebook."""
-        return code.of_result(self)
+        return code.of_result(self.study, self.variant.id)
 
     def _name(self, at: str | int) -> int | str:
         """The name in the store of the weights of a moment."""

@@ -12,8 +12,8 @@ from hfta_nb.search.averages import Average, averages
 from hfta_nb.search.grid import show
 from hfta_nb.study import searching
 from hfta_nb.study.adding import axes
-from hfta_nb.study.protocol import Study
 from hfta_nb.study.result import Result
+from hfta_nb.study.state import StudyState
 
 if TYPE_CHECKING:
     import pandas
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
-def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.DataFrame:
+def results(study: StudyState, over: str | Sequence[str] | None = None) -> pandas.DataFrame:
     """See `Study.results`."""
     from hfta_nb.figures.tables import Table
 
@@ -46,7 +46,7 @@ def results(study: Study, over: str | Sequence[str] | None = None) -> pandas.Dat
     return Table(rows, "member", first, dict.fromkeys(axes(study), show))
 
 
-def _averaged(study: Study, found: list[Average]) -> pandas.DataFrame:
+def _averaged(study: StudyState, found: list[Average]) -> pandas.DataFrame:
     from hfta_nb.figures.tables import Table
 
     rows = []
@@ -62,7 +62,7 @@ def _averaged(study: Study, found: list[Average]) -> pandas.DataFrame:
     return Table(rows, "rank", first, dict.fromkeys(axes(study), show))
 
 
-def best(study: Study, over: str | Sequence[str] | None = None) -> Result:
+def best(study: StudyState, over: str | Sequence[str] | None = None) -> Result:
     """See `Study.best`."""
     history = study.history
     ranked: list[Member] = history.leaderboard()
@@ -82,7 +82,7 @@ def best(study: Study, over: str | Sequence[str] | None = None) -> Result:
     raise StudyError("no member has a best epoch yet", where=study.name, remedy="run the study first")
 
 
-def speedup(study: Study) -> pandas.DataFrame:
+def speedup(study: StudyState) -> pandas.DataFrame:
     """See `Study.speedup`."""
     import pandas
 
@@ -98,12 +98,12 @@ def speedup(study: Study) -> pandas.DataFrame:
     return pandas.DataFrame(rows).set_index("array")
 
 
-def varying(study: Study) -> list[str]:
+def varying(study: StudyState) -> list[str]:
     """The axes that have more than one value."""
     return [name for name, values in axes(study).items() if len(values) > 1]
 
 
-def shown(study: Study) -> str:
+def shown(study: StudyState) -> str:
     """The study as an HTML table."""
     told = [f"{name}: {_values(values)}" for name, values in axes(study).items()]
     count, arrays = len(study.variants), len(study.plan_groups)
@@ -122,7 +122,7 @@ def shown(study: Study) -> str:
     return pairs(f"Study: {study.name}", rows)
 
 
-def _best(study: Study) -> str:
+def _best(study: StudyState) -> str:
     for member in study.history.leaderboard():
         if math.isfinite(member.best_value):
             where = study._member(member.id).label

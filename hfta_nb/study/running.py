@@ -21,7 +21,8 @@ from hfta_nb.records.history import History
 from hfta_nb.records.store import is_full
 from hfta_nb.study import adding, definition_files, loop, noting, searching, steering
 from hfta_nb.study.arguments import positive
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.planning import settings_of
+from hfta_nb.study.state import StudyState
 from hfta_nb.train import Trainer
 from hfta_nb.train.settings import WeightsOf
 from hfta_nb.workers.crews import Crew, Executor, reached
@@ -37,7 +38,7 @@ LOST = "the process that trained it ended before the run did (it was killed, or 
 
 
 def run(
-    study: Study,
+    study: StudyState,
     control: Control,
     resume: bool,
     epochs: int | None,
@@ -55,7 +56,7 @@ def run(
         sampler = telemetry.sampler(str(study.device))
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
-        settings, plan = study.settings(), study.plan_groups
+        settings, plan = settings_of(study), study.plan_groups
         owner = steering.Owner(study)
         study.store.requests.take()  # what was asked of an earlier run is not asked of this one
         trainer: Trainer | Crew
@@ -93,14 +94,14 @@ def run(
             study._running -= 1
 
 
-def keep(study: Study, event: Event) -> None:
+def keep(study: StudyState, event: Event) -> None:
     """Take an event in, and write it down."""
     study._history.add(event)
     if not isinstance(event, TRANSIENT):
         study._read = study.store.append(event)
 
 
-def reload(study: Study) -> None:
+def reload(study: StudyState) -> None:
     """See `Study.reload`."""
     for event, offset in study.store.events(study._read):
         _take(study, event)
@@ -111,7 +112,7 @@ def reload(study: Study) -> None:
                 adding.restore(study)
 
 
-def _take(study: Study, event: Event) -> None:
+def _take(study: StudyState, event: Event) -> None:
     """Take an event of the store in, which may lack what came before it: some of it may be damaged."""
     history = study._history
     if history.run is None and not isinstance(event, ev.RunStarted):
@@ -128,7 +129,7 @@ def _take(study: Study, event: Event) -> None:
             raise StoreError(what, where=where) from error
 
 
-def looked_at(study: Study) -> History:
+def looked_at(study: StudyState) -> History:
     """The state of the run; FAILED if the process that trained it is gone."""
     if study._running:
         return study._history
@@ -141,7 +142,7 @@ def looked_at(study: Study) -> History:
     return history
 
 
-def _save(study: Study, state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, torch.Tensor]]) -> str:
+def _save(study: StudyState, state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, torch.Tensor]]) -> str:
     noting.choices(study)
     study._unkept = None
     try:
@@ -151,7 +152,7 @@ def _save(study: Study, state: dict[str, Any], weights: Mapping[WeightsOf, Mappi
         raise
 
 
-def _ended_by(study: Study, error: BaseException) -> Iterator[Event]:
+def _ended_by(study: StudyState, error: BaseException) -> Iterator[Event]:
     if is_full(error):
         return _cut_short(study, f"{error}")
     if isinstance(error, Exception):
@@ -161,14 +162,14 @@ def _ended_by(study: Study, error: BaseException) -> Iterator[Event]:
     return _cut_short(study, f"{type(error).__name__} within a step; it resumes from its last checkpoint")
 
 
-def _cut_short(study: Study, why: str) -> Iterator[Event]:
+def _cut_short(study: StudyState, why: str) -> Iterator[Event]:
     for member in list(study._history.members.values()):
         if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
             yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)
     yield ev.RunChanged(time.time(), ev.STOPPED, why)
 
 
-def _end(study: Study, events: Iterable[Event]) -> None:
+def _end(study: StudyState, events: Iterable[Event]) -> None:
     """Keep how a run has ended by an error that is to be raised; where that can't be written, it is known here."""
     for event in events:
         with contextlib.suppress(StoreError):
@@ -176,7 +177,7 @@ def _end(study: Study, events: Iterable[Event]) -> None:
 
 
 @contextlib.contextmanager
-def opened(study: Study, resume: bool = False, epochs: int | None = None, again: bool = False) -> Iterator[Any]:
+def opened(study: StudyState, resume: bool = False, epochs: int | None = None, again: bool = False) -> Iterator[Any]:
     """Make the run's directory, or read the checkpoint in it, and keep it for this run until the block is left.
 
     Args:
@@ -223,7 +224,7 @@ def opened(study: Study, resume: bool = False, epochs: int | None = None, again:
         yield state
 
 
-def _check_same(study: Study) -> None:
+def _check_same(study: StudyState) -> None:
     """Whether the grid in the directory is this study's: a checkpoint counts its members by their places. What is not
     saved, as a loss of the user's, has to be given again."""
     kept, mine = study.store.read_study(), json.loads(json.dumps(definition_files.describe(study)))
@@ -243,7 +244,7 @@ def _check_same(study: Study) -> None:
                          f"Study.load(path, family=dataclasses.replace(hfta_nb.family(...), {given}))")  # fmt: skip
 
 
-def _there_already(study: Study) -> StudyError:
+def _there_already(study: StudyState) -> StudyError:
     where, state = str(study.directory), study.history.state
     if state == ev.COMPLETE:
         remedy = f"train on with run(epochs=...) (it has trained {study.epochs}){_command('--epochs N')}, "
@@ -258,7 +259,7 @@ def _command(more: str = "") -> str:
     return f" or 'hfta-nb run --resume DIR {more}".rstrip() + "'"
 
 
-def _check_more(study: Study, state: Any, epochs: int) -> None:
+def _check_more(study: StudyState, state: Any, epochs: int) -> None:
     """Raise unless a complete run has more to train."""
     where, ends = str(study.directory), () if state is None else state.get("ends", ())
     if len(study.variants) > len(study.history.members) and epochs >= study.epochs and state is not None:
@@ -278,7 +279,7 @@ def _check_more(study: Study, state: Any, epochs: int) -> None:
 
 
 def begun(
-    study: Study,
+    study: StudyState,
     control: Control,
     resume: bool = False,
     epochs: int | None = None,
@@ -297,7 +298,7 @@ def begun(
     return loop.iterate(study.directory, lambda: run(study, control, resume, epochs, where, again), control)
 
 
-def events(study: Study, trainer: Trainer | Crew, resumed: bool) -> Iterator[Event]:
+def events(study: StudyState, trainer: Trainer | Crew, resumed: bool) -> Iterator[Event]:
     """The events of a run, from the first to the one with its final state."""
     noting.variants(study)
     yield started(study, resumed)
@@ -330,13 +331,13 @@ def events(study: Study, trainer: Trainer | Crew, resumed: bool) -> Iterator[Eve
         yield ev.RunChanged(time.time(), ev.COMPLETE)
 
 
-def _brings_axis(study: Study, event: ev.MemberEdited) -> bool:
+def _brings_axis(study: StudyState, event: ev.MemberEdited) -> bool:
     """Whether a member now differs from the others in an axis of which all had one value."""
     run = study._history.run
     return run is not None and event.how in ("set", "copied") and not event.changes.keys() <= run.axes.keys()
 
 
-def _announced(study: Study, trainer: Trainer | Crew) -> Iterator[Event]:
+def _announced(study: StudyState, trainer: Trainer | Crew) -> Iterator[Event]:
     """What the run is now, in the middle of it."""
     study._extended, paused = False, study._history.state == ev.PAUSED
     noting.variants(study)
@@ -346,7 +347,7 @@ def _announced(study: Study, trainer: Trainer | Crew) -> Iterator[Event]:
         yield ev.RunChanged(time.time(), ev.PAUSED)
 
 
-def started(study: Study, resumed: bool) -> ev.RunStarted:
+def started(study: StudyState, resumed: bool) -> ev.RunStarted:
     """The first event: everything that a view needs to lay itself out."""
     return ev.RunStarted(
         time.time(),

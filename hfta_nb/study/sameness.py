@@ -9,7 +9,7 @@ from typing import Any
 
 from hfta_nb.records import events as ev
 from hfta_nb.study import definition_files, searching
-from hfta_nb.study.protocol import Study
+from hfta_nb.study.state import StudyState
 
 _FREE = ("epochs", "name", "device", "trials", "timeout")
 """What may be otherwise: epochs and trials may be added, a time limit is of one run, a device is where it runs, and a
@@ -47,7 +47,7 @@ class Kept:
     done: bool
 
 
-def kept(study: Study) -> Kept:
+def kept(study: StudyState) -> Kept:
     """What there is on disk of a study that was defined anew.
 
     Raises:

@@ -15,7 +15,7 @@ from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, ext
 from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import time_limit
-from hfta_nb.study.protocol import Added, Definition, Study
+from hfta_nb.study.state import Added, StudyState
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.plan import Group
 
@@ -32,7 +32,7 @@ SLOTS = 16
 """Trials that train at the same time, where nobody says how many."""
 
 
-def searcher_of(given: Any, asked: StudyConfig, study: Definition) -> Searcher | None:
+def searcher_of(given: Any, asked: StudyConfig, study: StudyState) -> Searcher | None:
     """The search that a study was asked for; None where its grid is trained as it is.
 
     Args:
@@ -72,7 +72,7 @@ def searcher_of(given: Any, asked: StudyConfig, study: Definition) -> Searcher |
     return found
 
 
-def _check_axes(space: Any, study: Definition) -> None:
+def _check_axes(space: Any, study: StudyState) -> None:
     """See that axes take what may be drawn, as far as that is known: later a trial with a wrong value is not trained.
 
     Raises:
@@ -96,7 +96,7 @@ def for_trials(one: Added) -> bool:
     return one.key.partition(" ")[0] == _KEY
 
 
-def first(study: Study) -> None:
+def first(study: StudyState) -> None:
     """Ask for the trials that train first, in place of those that were foreseen; enqueued trials come first.
 
     Raises:
@@ -121,7 +121,7 @@ def first(study: Study) -> None:
         study.plan_groups, study.grid, searcher.foreseen = adding.planned(study, grid), grid, found
 
 
-def _plannable(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> list[Trial]:
+def _plannable(study: StudyState, searcher: Searcher, trials: Sequence[Trial]) -> list[Trial]:
     """Those of the trials that can be trained; the others are refused."""
     found = []
     for trial in trials:
@@ -134,7 +134,7 @@ def _plannable(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> lis
     return found
 
 
-def _fault(study: Definition, configs: list[dict[str, Json]]) -> str:
+def _fault(study: StudyState, configs: list[dict[str, Json]]) -> str:
     """Why a trial's members can't be trained; empty where they can."""
     try:
         adding.planned(study, Grid.of(configs))
@@ -143,7 +143,7 @@ def _fault(study: Definition, configs: list[dict[str, Json]]) -> str:
     return ""
 
 
-def planned(study: Definition) -> tuple[Grid, list[Group]]:
+def planned(study: StudyState) -> tuple[Grid, list[Group]]:
     """The grid and its groups; without those of a search's first trials that can't be trained, which fail alone.
 
     Raises:
@@ -159,7 +159,7 @@ def planned(study: Definition) -> tuple[Grid, list[Group]]:
         return grid, adding.planned(study, grid)
 
 
-def adopt(study: Study) -> None:
+def adopt(study: StudyState) -> None:
     """Take the first trials of the run in the directory, where they were not those that are foreseen.
 
     They are others where some were enqueued, or where other processes search in the same storage.
@@ -175,11 +175,11 @@ def adopt(study: Study) -> None:
         study.added.clear()  # it is read again, after these
 
 
-def _cost(study: Study, variant: int, name: str) -> float:
+def _cost(study: StudyState, variant: int, name: str) -> float:
     return costs.of(study, variant)[name]
 
 
-def begin(study: Study, resumed: bool) -> None:
+def begin(study: StudyState, resumed: bool) -> None:
     """Keep the search in the run's directory, and take up what is there.
 
     Raises:
@@ -220,7 +220,7 @@ def begin(study: Study, resumed: bool) -> None:
             study._running -= 1
 
 
-def _reclaim(study: Study, searcher: Searcher) -> None:
+def _reclaim(study: StudyState, searcher: Searcher) -> None:
     """Give trials their members where the process was killed between adding these and saying whose they are."""
     waiting = {trial.number: trial for trial in searcher.waiting}
     first = len(study.variants) - sum(len(one.variants) for one in study.added)
@@ -235,7 +235,7 @@ def _reclaim(study: Study, searcher: Searcher) -> None:
         first += len(one.variants)
 
 
-def _keep(study: Study, searcher: Searcher) -> None:
+def _keep(study: StudyState, searcher: Searcher) -> None:
     """Write what has changed of the trials: into the database, in one go, and then into the copy."""
     changed = searcher.changes()
     if not changed:
@@ -244,13 +244,13 @@ def _keep(study: Study, searcher: Searcher) -> None:
     study._mirror.follow(searcher.optuna, [int(key) for key in changed if key.isdecimal()])
 
 
-def end(study: Study) -> None:
+def end(study: StudyState) -> None:
     """Bring the copy of the trials up to date, as no more events come."""
     if study.searcher is not None:
         study._mirror.write(study.searcher.optuna)
 
 
-def restore(study: Study) -> None:
+def restore(study: StudyState) -> None:
     """Take in the search of the study on disk, unless a part of it is code."""
     asked = study.store.read_study().get("search")
     if asked is not None:
@@ -262,7 +262,7 @@ def restore(study: Study) -> None:
             first(study)
 
 
-def look(study: Study) -> None:
+def look(study: StudyState) -> None:
     """Read the trials of a search that another process runs, or has run."""
     searcher = study.searcher
     if searcher is None or study._running or not study.store.exists:
@@ -272,7 +272,7 @@ def look(study: Study) -> None:
         searcher.take_up(kept)
 
 
-def _tell(study: Study, searcher: Searcher) -> None:
+def _tell(study: StudyState, searcher: Searcher) -> None:
     """Call the callbacks of trials with those that have ended since the last time.
 
     `optuna.Study.stop` works in them: no more trials are asked for.
@@ -284,19 +284,19 @@ def _tell(study: Study, searcher: Searcher) -> None:
                 callback(searcher.optuna, searcher.optuna.trials[number])
 
 
-def infeasible(study: Study) -> set[int]:
+def infeasible(study: StudyState) -> set[int]:
     """The variants of trials that violate a constraint which was set by `optuna.trial.Trial.set_constraint`."""
     look(study)
     return set() if study.searcher is None else study.searcher.infeasible
 
 
-def more(study: Study) -> bool:
+def more(study: StudyState) -> bool:
     """Whether more trials are asked for now than were tried."""
     look(study)
     return study.searcher is not None and study.searcher.wanted > 0
 
 
-def optuna_study(study: Study) -> Any:
+def optuna_study(study: StudyState) -> Any:
     """See `Study.optuna`."""
     searcher = study.searcher
     if searcher is None:
@@ -306,7 +306,7 @@ def optuna_study(study: Study) -> Any:
     return searcher.optuna
 
 
-def follow(study: Study, control: Control, event: Event) -> None:
+def follow(study: StudyState, control: Control, event: Event) -> None:
     """Prune and ask for trials after an event."""
     searcher, trainer = study.searcher, study._trainer
     if searcher is None or trainer is None or trainer.stopped:
@@ -324,7 +324,7 @@ def follow(study: Study, control: Control, event: Event) -> None:
             pass
 
 
-def _fill(study: Study, searcher: Searcher, joiner: Joiner) -> None:
+def _fill(study: StudyState, searcher: Searcher, joiner: Joiner) -> None:
     """Ask for as many trials as may join the array; of those that can't, as many as there are slots may wait."""
     each = max(1, len(searcher.seeds))
     while searcher.left:
@@ -335,14 +335,14 @@ def _fill(study: Study, searcher: Searcher, joiner: Joiner) -> None:
         _add(study, searcher, _asked(study, searcher, count))
 
 
-def _asked(study: Study, searcher: Searcher, count: int) -> list[Trial]:
+def _asked(study: StudyState, searcher: Searcher, count: int) -> list[Trial]:
     """The next trials, which are on the disk before anything is done with them."""
     found = searcher.ask(count)
     _keep(study, searcher)
     return found
 
 
-def _add(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> int:
+def _add(study: StudyState, searcher: Searcher, trials: Sequence[Trial]) -> int:
     """Train these trials as well; how many can be."""
     if not trials:
         return 0
@@ -365,7 +365,7 @@ def _add(study: Study, searcher: Searcher, trials: Sequence[Trial]) -> int:
     return count
 
 
-def _added(study: Study, searcher: Searcher, trials: Iterable[Trial]) -> None:
+def _added(study: StudyState, searcher: Searcher, trials: Iterable[Trial]) -> None:
     configs = [(trial, config) for trial in trials for config in searcher.configurations(trial)]
     key = " ".join([_KEY, *dict.fromkeys(str(trial.number) for trial, _ in configs)])
     ids = adding.add(study, [config for _, config in configs], key)

@@ -7,13 +7,13 @@ import math
 from hfta_nb.data import Data
 from hfta_nb.errors import StudyError
 from hfta_nb.study.planning import array_name
-from hfta_nb.study.protocol import Definition
+from hfta_nb.study.state import StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.workers.fleet import Profile, Simulation, simulate
 from hfta_nb.workers.fleet.rates import assumed
 
 
-def simulated(study: Definition, gpus: int, profile: Profile | None, price_per_device_h: float) -> Simulation:
+def simulated(study: StudyState, gpus: int, profile: Profile | None, price_per_device_h: float) -> Simulation:
     """See `Study.simulate`."""
     groups = {array_name(group.index): group for group in study.plan_groups}
     rates = {name: _rates(name, group, profile) for name, group in groups.items()}
@@ -36,7 +36,7 @@ def _rates(name: str, group: Group, profile: Profile | None) -> tuple[float, ...
     return tuple(rate * share for rate in found.rates)
 
 
-def _epoch_samples(study: Definition, group: Group) -> float:
+def _epoch_samples(study: StudyState, group: Group) -> float:
     batch_size = int(group.rows[0]["batch_size"])
     if isinstance(study.data, Data) and not study.steps_per_epoch:
         return len(study.data)

@@ -14,7 +14,7 @@ from hfta_nb.records.events import Clone, Extend, Request, Set
 from hfta_nb.records.history import History
 from hfta_nb.search.grid import show
 from hfta_nb.study import adding, definition_files
-from hfta_nb.study.protocol import Added, Study
+from hfta_nb.study.state import Added, StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.train.plan.building import Builder
 from hfta_nb.train.step import editing
@@ -30,7 +30,7 @@ COLUMNS = ("member", "how", "parent", "start", "epoch", "step", "changes", "reas
 class Owner:
     """A study as its run knows it; see `train.settings.Owner`."""
 
-    study: Study
+    study: StudyState
 
     def adopt(self, request: Clone, edits: Mapping[str, Any], source: tuple[Group, int]) -> list[Group]:
         study, [group, place] = self.study, source
@@ -72,7 +72,7 @@ class Owner:
         return next(v.config for v in self.study.variants if v.id == variant)
 
 
-def _unlike(study: Study, group: Group, place: int, planned: Group) -> str:
+def _unlike(study: StudyState, group: Group, place: int, planned: Group) -> str:
     """What parameter or buffer of a clone has another shape than its source's, in words; empty where none has."""
     builder = Builder(study.family, study.data, shaped=True)
     mine = _shapes(builder.build(group.variants[place], group.arguments[place]))
@@ -89,7 +89,7 @@ def _shapes(module: nn.Module) -> dict[str, list[int]]:
     return {name: list(t.shape) for name, t in [*module.named_parameters(), *module.named_buffers()]}
 
 
-def _checked(study: Study, request: Clone | Set) -> dict[str, Any]:
+def _checked(study: StudyState, request: Clone | Set) -> dict[str, Any]:
     """The values of a request, each in its axis's type.
 
     Raises:
@@ -103,7 +103,7 @@ def _checked(study: Study, request: Clone | Set) -> dict[str, Any]:
     return {name: specs[name].check_or_none(value) for name, value in request.changes.items()}
 
 
-def check(study: Study, request: Request, history: History) -> None:
+def check(study: StudyState, request: Request, history: History) -> None:
     """See that a request can be answered, as far as that is known before it is read.
 
     Args:
@@ -140,7 +140,7 @@ def check(study: Study, request: Request, history: History) -> None:
                              accepted=", ".join(allowed), remedy=remedy)  # fmt: skip
 
 
-def lineage(study: Study) -> pandas.DataFrame:
+def lineage(study: StudyState) -> pandas.DataFrame:
     """See `Study.lineage`."""
     import pandas
 

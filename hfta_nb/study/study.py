@@ -141,7 +141,7 @@ class Study(Analysis, Checking, Definition):
             `results`.
         """
         where = {"executor": executor, "workers": workers, "address": address}
-        fit(self, epochs, resume, on_event, progress, control, where, on_trial)
+        fit(self, partial(self.run, control, resume, epochs=epochs, **where), on_event, on_trial, progress)
         return self.results()
 
     def add(self, variants: Any) -> list[int]:

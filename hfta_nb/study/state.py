@@ -1,22 +1,24 @@
-"""Protocols of a study for the files of this folder, which therefore need not import it."""
+"""The state of a study, on which the functions of this folder work: of its definition, its plan and its run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from hfta_nb.data import AnyData
+from hfta_nb.errors import StudyError
+from hfta_nb.errors.border import WHOLE, takes
 from hfta_nb.models.recipes import Family
-from hfta_nb.records.events import Control, Event, Json
+from hfta_nb.records.events import GroupRecord, Json
 from hfta_nb.records.history import History
 from hfta_nb.records.store import Store
 from hfta_nb.search import Mirror, Rounds, Searcher
 from hfta_nb.search.grid import Grid, Variant
-from hfta_nb.train import Settings, Trainer
+from hfta_nb.train import Trainer
 from hfta_nb.train.plan import Group
 from hfta_nb.train.step import Precision
 from hfta_nb.workers.crews import Crew
@@ -38,8 +40,12 @@ class Added:
     warm: bool = False
 
 
-class Definition(Protocol):
-    """What is asked of a study, and the plan that follows from it; see `hfta_nb.study.definition.Definition`."""
+class StudyState:
+    """What a study is and how far it has come: what the files of this folder read and write.
+
+    `Definition` sets the attributes, from the arguments of a study (see `StudyConfig`) and, from ``_history`` on, for a
+    run that has not begun.
+    """
 
     family: Family
     grid: Grid
@@ -81,18 +87,6 @@ class Definition(Protocol):
     rounds: Rounds | None
     store: Store
     _precision: Precision
-
-    @property
-    def precision(self) -> str:
-        """In what the members compute."""
-
-    def settings(self) -> Settings:
-        """What the training loop needs to know."""
-
-
-class Study(Definition, Protocol):
-    """A study with its run; see `hfta_nb.study.study.Study`."""
-
     _history: History
     _read: int
     _running: int
@@ -105,56 +99,44 @@ class Study(Definition, Protocol):
     @property
     def variants(self) -> list[Variant]:
         """All variants, in the order of the grid."""
-
-    @property
-    def data_name(self) -> str:
-        """Of the data set."""
+        return sorted((v for g in self.plan_groups for v in g.variants), key=lambda v: v.id)
 
     @property
     def directory(self) -> Path:
-        """Where the run is kept."""
+        """The directory of the run."""
+        return self.store.directory
+
+    @property
+    def data_name(self) -> str:
+        return self.data.name
+
+    @property
+    def precision(self) -> str:
+        """The precision in which members compute: "fp32", "tf32", "bf16" or "fp16"."""
+        return self._precision.name
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all curves."""
+        """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics.
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Everything that was asked for but family, grid and data."""
+        In fp16 also "train_loss_scale", the factor of a member's loss after the epoch.
+        """
+        training, validation = self.family.scores_for(self.data)
+        names = tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
+        return (*names, "train_loss_scale") if self._precision.scales else names
+
+    def groups(self) -> tuple[GroupRecord, ...]:
+        """How the variants are grouped, as records."""
+        return tuple(g.record() for g in self.plan_groups)
+
+    @takes(StudyError, id=WHOLE)
+    def _member(self, id: int) -> Variant:
+        found = next((v for v in self.variants if v.id == id), None)
+        if found is None:
+            raise StudyError("no such variant", where=self.name, got=id, accepted=f"0 to {len(self.variants) - 1}")
+        return found
 
     @property
     def history(self) -> History:
-        """The state of the run."""
-
-    def run(
-        self,
-        control: Control | None = None,
-        resume: bool = False,
-        *,
-        epochs: int | None = None,
-        executor: Any = "inline",
-        workers: int | None = None,
-        address: str | None = None,
-    ) -> Iterator[Event]:
-        """Train; iterate to do the work."""
-
-    def best(self) -> Result:
-        """The best member's result."""
-
-    def check_events(self, members: Sequence[int] | None = None, epochs: int | None = None) -> Iterator[Event]:
-        """Compare members with training alone."""
-
-    def _member(self, id: int) -> Variant:
-        """The variant of a number."""
-
-
-class Result(Protocol):
-    """What came of one variant; see `hfta_nb.study.result.Result`."""
-
-    @property
-    def study(self) -> Study:
-        """It is part of."""
-
-    @property
-    def variant(self) -> Variant:
-        """Its number, configuration and seed."""
+        """The state of the run, with what another process has written of it; see `Study`."""
+        raise NotImplementedError
