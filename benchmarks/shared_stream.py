@@ -106,7 +106,7 @@ def spent_s() -> float:
 def trained(stream: Stream, epochs: int, share: bool) -> list[float]:
     """Train the three arrays; the losses of all members in the last epoch."""
     with tempfile.TemporaryDirectory() as place:
-        how: dict[str, Any] = {"batch_size": BATCH, "device": "cpu", "deterministic": True, "across": "never"}
+        how: dict[str, Any] = {"batch_size": BATCH, "device": "cpu", "deterministic": True, "padding": "never"}
         grid = {"width": WIDTHS, "lr": [1e-3, 3e-3]}
         study = Study("cnn", grid, stream, epochs=epochs, directory=Path(place) / "run", share_stream=share, **how)
         MAKING.zero_()  # what a look at the data took is no part of it

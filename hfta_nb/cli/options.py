@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from hfta_nb import __version__
 from hfta_nb.errors.plain_text import encodes, visible
-from hfta_nb.models.study_config import ARGUMENTS, FLAGS
+from hfta_nb.models.study_config import ARGUMENTS, FLAGS, RENAMED
 
 PROGRAM = "hfta-nb"
 
@@ -200,13 +200,15 @@ def _option(parser: Any, name: str) -> None:
     elif "Sequence" in known.type and known.choices:
         how["nargs"] = "+"
     parser.add_argument("--" + name.replace("_", "-"), help=known.hint, **how)
+    for old in (old for old, new in RENAMED.items() if new == name):
+        parser.add_argument("--" + old, dest=name, help=argparse.SUPPRESS, **how)
 
 
 def _reader(name: str) -> Callable[[str], Any] | None:
     """What reads an option's text, where that is more than a word."""
     known = ARGUMENTS[name]
     of_type = float if known.type == "float" else None if known.low is None else _whole(known.low)
-    special: dict[str, Any] = {"across": _across, "capacity": _capacity, "member_seconds": _seconds}
+    special: dict[str, Any] = {"padding": _padding, "capacity": _capacity, "member_seconds": _seconds}
     return special.get(name, of_type)
 
 
@@ -272,7 +274,7 @@ def _capacity(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{error}, nor auto") from None
 
 
-def _across(text: str) -> float | str:
+def _padding(text: str) -> float | str:
     if text in ("auto", "never"):
         return text
     try:

@@ -38,7 +38,7 @@ class StudyFile:
             reason = getattr(error, "strerror", None) or "not UTF-8"
             raise StudyError(f"can't be read ({reason})", where=path, accepted="a TOML file") from error
         try:
-            self.given = tomllib.loads(self.text)
+            self.given = study_config.by_new_names(tomllib.loads(self.text))
         except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of levels
             reason = "nested too deeply" if isinstance(error, RecursionError) else error
             raise StudyError(f"not valid TOML: {reason}", where=path) from error

@@ -125,7 +125,7 @@ class StudyConfig:
             of its group: ``{"weight_decay": 0.0}``, or ``{"lr_scale": 0.1}`` for a tenth of the member's learning rate.
         dtype: dtype of parameters, activations and data: "float32", "float64" or "bfloat16", or torch's dtype of that
             name.
-        across: variants of different width, depth or activation share an array if at most this share of its parameters
+        padding: variants of different width, depth or activation share an array if at most this share of its parameters
             is padding; "auto" is half on a GPU and a quarter on a CPU, "never" keeps architectures apart.
         capacity: members per array: all that fit into the device's memory (None), at most a number, or the number that
             is measured to be fastest ("auto"). Results do not depend on it.
@@ -211,7 +211,7 @@ class StudyConfig:
         "float32", ALWAYS, "dtype of parameters and data (default: float32)",
         choices=("float32", "float64", "bfloat16"), form=True,
     )  # fmt: skip
-    across: float | str = _advanced(
+    padding: float | str = _advanced(
         "auto", ALWAYS,
         "largest share of padding of an array of unlike architectures: never, auto, or a number (default: auto)",
         "SHARE",
@@ -268,11 +268,19 @@ ARGUMENTS: dict[str, Argument] = {
 }
 """All arguments, by name; the basic ones come first."""
 
+RENAMED = {"across": "padding"}
+"""Arguments by the names that they had before 0.1; these go with the next release."""
+
 FLAGS = [name for name, known in ARGUMENTS.items() if known.hint]
 """Those with an option on the command line."""
 
 KEYS = [name for name, known in ARGUMENTS.items() if known.hint or known.key]
 """Those that a file for `hfta-nb tune` may have."""
+
+
+def by_new_names(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments under the names that they have now."""
+    return {RENAMED.get(name, name): value for name, value in given.items()}
 
 
 def helps() -> dict[str, str]:

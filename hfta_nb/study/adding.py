@@ -49,7 +49,7 @@ def add(study: StudyState, variants: Any, key: str = "") -> list[int]:
 def planned(study: StudyState, grid: Grid, builder: Builder | None = None) -> list[Group]:
     """The groups of a grid; see `make_plan`."""
     most = study.capacity if isinstance(study.capacity, int) else None
-    how: dict[str, Any] = {"serial": study.serial, "across": study.across, "capacity": most, "builder": builder}
+    how: dict[str, Any] = {"serial": study.serial, "across": study.padding, "capacity": most, "builder": builder}
     groups = make_plan(study.family, grid, study.data, study.fixed, **how)
     check_schedules(groups, study.epochs, study.steps_per_epoch, study.data)
     for group in groups if study.drop_last else ():

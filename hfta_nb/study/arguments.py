@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Stream
+from hfta_nb.engine.array.access import tell
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.errors.border import FLAG, FUNCTION, PATH, Kind, number, one_of, whole
+from hfta_nb.models import study_config
 from hfta_nb.models.losses import Loss
 from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import family
@@ -24,6 +27,9 @@ from hfta_nb.train.plan import MOST_PADDING, Group
 from hfta_nb.train.step import Precision, by_step
 from hfta_nb.train.step.choices import factory_of
 from hfta_nb.train.step.precision import check
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _kind(known: Argument) -> Kind | None:
@@ -43,7 +49,7 @@ KINDS = {
     "directory": Kind("not a directory", "a path, or None for a new one", lambda v: not v or PATH.test(v)).or_none,
     "capacity": Kind("not a number of members", "1, 2, 3, ..., auto or None",
                      lambda v: whole(v) or v == "auto").or_none,
-    "across": Kind("unknown choice", "auto, never, or the share of padding, from 0 to 1",
+    "padding": Kind("unknown choice", "auto, never, or the share of padding, from 0 to 1",
                    lambda v: number(v) or isinstance(v, str)),
 }  # fmt: skip
 """What a study's arguments may be; the rest of this module says which values go together, and with the data."""
@@ -62,6 +68,21 @@ def positive(where: str, value: Any) -> int:
     if not whole(value) or operator.index(value) < 1:
         raise StudyError("not a positive whole number", where=where, got=value, accepted="1, 2, 3, ...")
     return operator.index(value)
+
+
+def by_new_names(make: Callable[P, R]) -> Callable[P, R]:
+    """A constructor that takes arguments by the names that they had before, too, and warns."""
+
+    @functools.wraps(make)
+    def made(*args: P.args, **kwargs: P.kwargs) -> R:
+        for old in study_config.RENAMED.keys() & kwargs.keys():
+            new = study_config.RENAMED[old]
+            if new in kwargs:
+                raise StudyError(f"is {new} now, which is given too", where=old, remedy=f"leave {old} out")
+            tell(f"Study({old}=...) is Study({new}=...) now", DeprecationWarning)
+        return make(*args, **study_config.by_new_names(kwargs))
+
+    return made
 
 
 def counted(asked: StudyConfig) -> StudyConfig:
@@ -198,7 +219,7 @@ def time_limit(where: str, given: Any) -> float | None:
     return float(given)
 
 
-def across_of(given: float | str, device: torch.device, search: bool = False) -> float | str:
+def padding_of(given: float | str, device: torch.device, search: bool = False) -> float | str:
     """The largest share of padding, or "never".
 
     Args:
@@ -211,7 +232,7 @@ def across_of(given: float | str, device: torch.device, search: bool = False) ->
     number = isinstance(given, int | float) and not isinstance(given, bool)
     if given != "never" and not (number and 0 <= float(given) < 1):
         raise StudyError(
-            "unknown choice", where="across", got=given, accepted="auto, never, or the share of padding, from 0 to 1"
+            "unknown choice", where="padding", got=given, accepted="auto, never, or the share of padding, from 0 to 1"
         )
     return given
 

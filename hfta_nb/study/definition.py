@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 class Definition(StudyState):
     """The definition of a study; `StudyConfig` says what its arguments mean."""
 
+    @arguments.by_new_names
     @neutral()
     @takes(StudyError, **arguments.KINDS)
     def __init__(
@@ -73,7 +74,7 @@ class Definition(StudyState):
         keep_checkpoints: str | Sequence[str] = ("best",),
         param_groups: Callable[..., Any] | None = None,
         dtype: str | torch.dtype = "float32",
-        across: float | str = "auto",
+        padding: float | str = "auto",
         capacity: int | str | None = None,
         checkpointing: str = "auto",
         compile: str = "auto",
@@ -130,7 +131,7 @@ class Definition(StudyState):
         self.devices_batch_norm = asked.devices_batch_norm
         self.dtype, self.device = arguments.dtype_of(asked.dtype), arguments.device_of(asked.device)
         self._precision = arguments.precision_of(asked.precision, self.device, self.dtype)
-        self.across = arguments.across_of(asked.across, self.device, self.searcher is not None)
+        self.padding = arguments.padding_of(asked.padding, self.device, self.searcher is not None)
         self.devices = arguments.devices_of(asked.devices, self.device)
 
     def _begin_afresh(self, directory: str | Path | None) -> None:
@@ -240,7 +241,7 @@ class Definition(StudyState):
 
         Example:
             >>> import hfta_nb as hfta
-            >>> study = hfta.Study("mlp", {"width": [8, 32], "lr": [1e-3, 1e-2]}, "digits", across="never")
+            >>> study = hfta.Study("mlp", {"width": [8, 32], "lr": [1e-3, 1e-2]}, "digits", padding="never")
             >>> table = study.simulate(2).table()
             >>> print(round(table["speedup"]["one per device"], 1))
             1.0

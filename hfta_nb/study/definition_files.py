@@ -73,7 +73,7 @@ def given_options(study: StudyState) -> dict[str, Any]:
     """The arguments among `options` that differ from the defaults."""
     usual = {name: known.default for name, known in ARGUMENTS.items()}
     usual["monitor"] = arguments.objectives_of(study.family, study.data, None)[0][0]
-    usual["across"] = arguments.across_of("auto", study.device, study.searcher is not None)
+    usual["padding"] = arguments.padding_of("auto", study.device, study.searcher is not None)
     usual["name"] = arguments.usual_name(study.family, study.data)
     return {name: value for name, value in options(study).items() if name not in usual or value != usual[name]}
 

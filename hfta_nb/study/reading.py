@@ -13,6 +13,7 @@ from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, GridError, StoreError
 from hfta_nb.models.model_zoo import families
 from hfta_nb.models.recipes import Family, with_own
+from hfta_nb.models.study_config import by_new_names
 from hfta_nb.records.store import Store
 from hfta_nb.search.grid import Grid
 from hfta_nb.study.arguments import family_of
@@ -31,7 +32,7 @@ def read(
     asked = checked(store)
     recipe = _family(asked, directory, family, trust)
     # What was saved before variants of different architecture could share an array keeps them apart.
-    options = {"across": "never", **asked["options"], "directory": store.directory}
+    options = {"padding": "never", **asked["options"], "directory": store.directory}
     if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
         options["device"] = "cpu"
     listed = asked.get("variants", ())
@@ -54,6 +55,8 @@ def checked(store: Store) -> dict[str, Any]:
     if not all(part in asked for part in _NEEDED):
         where, accepted = str(store.path), ", ".join(_NEEDED)
         raise StoreError("is not what was saved", where=where, got=sorted(asked), accepted=accepted)
+    if isinstance(asked["options"], dict):
+        asked["options"] = by_new_names(asked["options"])
     wrong = next(_wrong(asked), None)
     if wrong is not None:
         raise StoreError(f"is not what was saved: {wrong}", where=str(store.path), got=asked[wrong])

@@ -65,7 +65,7 @@ class StudyState:
     device: torch.device
     serial: bool
     seed: int
-    across: float | str
+    padding: float | str
     capacity: int | str | None
     checkpointing: str
     compile: str

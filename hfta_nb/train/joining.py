@@ -60,7 +60,7 @@ class Joiner:
         if self._made is None:
             s = self.trainer.settings
             members = self._members or self._group.ids  # of an array that all have left, the last say what fuses
-            self._made = Joining(s.family, s.data, self._group, members, s.across, self.trainer.builder)
+            self._made = Joining(s.family, s.data, self._group, members, s.padding, self.trainer.builder)
         return self._made
 
     @staticmethod

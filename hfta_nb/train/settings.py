@@ -40,7 +40,7 @@ class Settings:
         slots: the most members that train at the same time in a search, whose free places others take; None where
             arrays are not refilled.
         refilled: whether there are more trials than slots.
-        across: the largest share of padding of an array; see `plan.make_plan`.
+        padding: the largest share of padding of an array; see `plan.make_plan`.
         member_steps, member_seconds: optimizer steps and seconds of training after which a member ends, at the end of
             its epoch; None for no such limit.
         share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
@@ -72,7 +72,7 @@ class Settings:
     verify: str = "first"
     slots: int | None = None
     refilled: bool = False
-    across: float | str = "never"
+    padding: float | str = "never"
     member_steps: int | None = None
     member_seconds: float | None = None
     share_stream: bool = True

@@ -35,12 +35,12 @@ def arguments_of(study: Study) -> dict[str, Any]:
     """The arguments of a Workbench that defines this study."""
     own = not hfta.data.known(study.data_name)
     # A Workbench trains a search's trials as a grid, of which less padding is usual.
-    across = {} if study.searcher is None else {"across": study.across}
+    padding = {} if study.searcher is None else {"padding": study.padding}
     return {
         "family": study.family,
         "data": study.data if own else study.data_name,
         "grid": grid_of(study),
         **({"population": study.rounds.method} if study.rounds is not None else {}),
-        **across,
+        **padding,
         **given_options(study),
     }

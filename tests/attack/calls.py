@@ -24,7 +24,7 @@ def _study_arguments(place: Path) -> dict[str, Any]:
     return {
         **{"family": build, "grid": {"lr": [0.1, 0.01]}, "data": (x, y), "epochs": 1, "batch_size": 20},
         **{"patience": 3, "min_delta": 0.0, "monitor": "val_loss", "device": "cpu", "dtype": "float32"},
-        **{"precision": "fp32", "directory": place / "run", "serial": False, "across": "auto", "capacity": None},
+        **{"precision": "fp32", "directory": place / "run", "serial": False, "padding": "auto", "capacity": None},
         **{"checkpointing": "never", "compile": "never", "strategy": "fixed", "deterministic": False},
         **{"verify": "never", "devices": 1, "devices_batch_norm": "sync", "share_stream": True, "seed": 0},
         **{"name": "a study", "validate_every": 1, "steps_per_epoch": 2, "validation_batch_size": 8},

@@ -149,7 +149,7 @@ class Case:
         for member, (_, way) in self.leaves.items():
             if way in ("diverge", "fail") and not calm:
                 grid[member]["lr"] = BEYOND
-        options = {"deterministic": True, "device": "cpu", "batch_size": SAMPLES // STEPS, "across": 0.9, **more}
+        options = {"deterministic": True, "device": "cpu", "batch_size": SAMPLES // STEPS, "padding": 0.9, **more}
         options["keep_checkpoints"] = ["best", "last"]
         x, y = data(kind)
         sets = (x[:SAMPLES], y[:SAMPLES]), (x[SAMPLES:], y[SAMPLES:])

@@ -21,7 +21,7 @@ WORDS = ["", " ", "foo", "0", "-1", "1.5", "nan", "inf", "9" * 400, "\u0665", "\
          "/dev/zero", "/nowhere/x", "--", "-", "1,2", "1," * 200, "#", "true", "1e-3,1e-2",
          "lr=1e-3,1e-2", ".."]  # fmt: skip
 OPTIONS = ["--family", "--data", "--grid", "--set", "--epochs", "--batch-size", "--lr", "--seed", "--device", "--dtype",
-           "--precision", "--capacity", "--across", "--patience", "--monitor", "--threads", "--csv", "--output",
+           "--precision", "--capacity", "--padding", "--patience", "--monitor", "--threads", "--csv", "--output",
            "--min-delta", "--member-seconds", "--check", "--devices", "--workers", "--executor", "--steps-per-epoch",
            "--validate-every", "--resume", "--strategy", "--verify", "--keep-checkpoints"]  # fmt: skip
 VALUES = ["1", "[]", "{}", "''", "'foo'", "nan", "inf", "-1", "true", "9" * 400, "[nan]", "[[]]", "{ low = 1 }",

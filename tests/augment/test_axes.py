@@ -26,6 +26,6 @@ def test_an_axis_of_the_familys_own_is_not_an_augmentation() -> None:
         return nn.Sequential(nn.Flatten(), nn.Linear(in_features, mixup), nn.Linear(mixup, num_classes))
 
     assert mixed.specs["mixup"].default == 4
-    study = hfta.Study(mixed, {"mixup": [4, 8]}, "digits", device="cpu", across="never")
+    study = hfta.Study(mixed, {"mixup": [4, 8]}, "digits", device="cpu", padding="never")
     assert len(study.plan_groups) == 2
     assert all("mixup" not in row for g in study.plan_groups for row in g.rows)

@@ -211,7 +211,7 @@ def test_arrays_on_workers_are_drawn_at_a_readable_size(notebook: Notebook, lab:
     """Three arrays that don't fuse, simulated, then run on two processes; beside it the chart of a plan."""
     made = (
         'Workbench("mlp", "iris", {"width": [8, 16, 64], "lr": [1e-3, 3e-3]}, epochs=30,'
-        ' across="never", executor="processes", workers=2)'
+        ' padding="never", executor="processes", workers=2)'
     )
     plan = """
 import hfta_nb as hfta

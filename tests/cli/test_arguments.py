@@ -59,9 +59,9 @@ USAGE = [
     ),
     (("run", "--resume", "x", "--lr-scheduler", "step"), "so --lr-scheduler can't be given with it"),
     (("run", "--resume", "x", "--serial"), "so --serial can't be given with it"),
-    (("run", "--across", "1"), "argument --across: '1' is neither auto, never nor a number from 0 to below 1"),
-    (("plan", "--across", "some"), "argument --across: 'some' is neither auto, never nor a number"),
-    (("run", "--resume", "DIR", "--across", "never"), "so --across can't be given with it"),
+    (("run", "--padding", "1"), "argument --padding: '1' is neither auto, never nor a number from 0 to below 1"),
+    (("plan", "--padding", "some"), "argument --padding: 'some' is neither auto, never nor a number"),
+    (("run", "--resume", "DIR", "--padding", "never"), "so --padding can't be given with it"),
     (("run", "--output", ""), "argument --output: '' is not the name of a file or directory"),
     (("run", "--resume", " "), "argument --resume: ' ' is not the name of a file or directory"),
     (("run", "--csv", "a\0b"), "argument --csv: 'a\\x00b' is not the name of a file or directory"),
@@ -138,10 +138,10 @@ def test_check_takes_members_or_none() -> None:
 
 
 def test_across() -> None:
-    assert parse(["run"]).across is None
-    assert parse(["run", "--across", "0.4"]).across == 0.4
-    apart = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--across", "never"]))
-    together = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--across", "0.5"]))
+    assert parse(["run"]).padding is None
+    assert parse(["run", "--padding", "0.4"]).padding == 0.4
+    apart = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--padding", "never"]))
+    together = studies.new(parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--padding", "0.5"]))
     assert [len(apart.groups()), len(together.groups())] == [2, 1]
 
 

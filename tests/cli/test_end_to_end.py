@@ -227,7 +227,7 @@ def test_a_grid_is_trained_by_two_processes(tmp_path: Path) -> None:
         "lr=1e-3,1e-2",
         "--grid",
         "width=4,8",
-        "--across",
+        "--padding",
         "never",
         "--executor",
         "processes",

@@ -209,7 +209,7 @@ def test_a_study_trains_checks_and_goes_on_as_a_loop_of_ones_own(
 
 def test_arrays_apart_get_what_each_gets_alone(tmp_path: Path) -> None:
     reads = Counting(1)
-    made = study((reads, Subset(Base(), range(8))), tmp_path, epochs=2, across="never")
+    made = study((reads, Subset(Base(), range(8))), tmp_path, epochs=2, padding="never")
     made_alone = study((Counting(1), Subset(Base(), range(8))), tmp_path / "alone", epochs=2, serial=True)
     for one in (made, made_alone):
         list(one.run())

@@ -83,7 +83,7 @@ def test_members_of_unlike_length_hold_a_trained_loss(tmp_path: Path) -> None:
         return nn.Sequential(*hidden, nn.Linear(4, 2))
 
     study = hfta.Study(build, {"depth": [0, 1, 2]}, (X, Y, X, Y), epochs=3, loss=Uncertainty(), batch_size=12, lr=0.01,
-                       device="cpu", dtype="float64", across=0.9, directory=tmp_path)  # fmt: skip
+                       device="cpu", dtype="float64", padding=0.9, directory=tmp_path)  # fmt: skip
     assert len(study.plan()) == 1
     study.fit(progress=False)
     for i in range(3):

@@ -141,8 +141,8 @@ def test_one_module_twice_is_refused() -> None:
         hfta.fuse([module, module])
 
 
-@pytest.mark.parametrize("across", ["auto", "never"])
-def test_a_study_s_members_train_copies_too(across: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("padding", ["auto", "never"])
+def test_a_study_s_members_train_copies_too(padding: str, tmp_path: Path) -> None:
     shared = trunk()
     before = copy.deepcopy(shared.state_dict())
 
@@ -153,7 +153,7 @@ def test_a_study_s_members_train_copies_too(across: str, tmp_path: Path) -> None
     grid = {"seed": [0, 1], "width": [5, 7]}
     with pytest.warns(ArrayWarning, match="share `0`"):  # noqa: PT031
         study = hfta.Study(build, grid, data, epochs=2, loss=F.mse_loss, device="cpu", lr=0.1, dtype="float64",
-                           batch_size=12, monitor="val_loss", directory=tmp_path, across=across)  # fmt: skip
+                           batch_size=12, monitor="val_loss", directory=tmp_path, padding=padding)  # fmt: skip
         study.fit(progress=False)
     torch.testing.assert_close(dict(shared.state_dict()), dict(before), rtol=0, atol=0)
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def test_a_study_s_members_train_copies_too(across: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("how", "grid"),
-    [({"serial": True}, {"seed": [0, 1]}), ({"across": "never"}, {"width": [5, 7]}), ({}, {"width": [5, 7]})],
+    [({"serial": True}, {"seed": [0, 1]}), ({"padding": "never"}, {"width": [5, 7]}), ({}, {"width": [5, 7]})],
     ids=["serial", "apart", "fused"],
 )
 @pytest.mark.parametrize("when", ["before", "when it is first asked for"])

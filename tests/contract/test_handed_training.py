@@ -118,7 +118,7 @@ def test_a_study_is_as_the_loop_of_one_s_own(options: dict[str, Any], tmp_path: 
 @pytest.mark.long
 def test_as_axes_and_for_members_of_unlike_width(tmp_path: Path) -> None:
     grid = {"ema_decay": [None, 0.5, 0.9], "accumulate_grad_batches": [1, 3], "width": [3, 5]}
-    found = study(tmp_path, grid, momentum=0.9, across=0.9, lr=0.05)
+    found = study(tmp_path, grid, momentum=0.9, padding=0.9, lr=0.05)
     assert len(found.plan(measure=False)) == 4  # averaged or not, of one batch or of three
     found.fit(progress=False)
     for variant in found.variants:
@@ -130,7 +130,7 @@ def test_as_axes_and_for_members_of_unlike_width(tmp_path: Path) -> None:
 @pytest.mark.parametrize("grid", [{"seed": [0, 1, 2]}, {"width": [3, 5]}], ids=["alike", "padded"])
 def test_a_run_that_is_interrupted_within_a_group_goes_on(grid: dict[str, Any], tmp_path: Path) -> None:
     options = {"momentum": 0.9, "accumulate_grad_batches": 4, "ema_decay": 0.7, "lr_scheduler": "cosine",
-               "warmup_steps": 2, "lr": 0.05, "across": 0.9}  # fmt: skip
+               "warmup_steps": 2, "lr": 0.05, "padding": 0.9}  # fmt: skip
     whole = study(tmp_path / "whole", grid, **options)
     whole.fit(progress=False)
     parts = study(tmp_path / "parts", grid, **options)

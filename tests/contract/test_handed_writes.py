@@ -127,7 +127,7 @@ def test_a_study_leaves_its_data_alone(given: str, tmp_path: Path) -> None:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", ArrayWarning)
-        fused, serial, apart = study("fused"), study("serial", serial=True), study("apart", across="never")
+        fused, serial, apart = study("fused"), study("serial", serial=True), study("apart", padding="never")
     for key, values in fused.items():
         assert values == pytest.approx(serial[key], abs=1e-10)
         assert values == pytest.approx(apart[key], abs=1e-10)

@@ -25,7 +25,9 @@ LONGEST_S = 0.3
 def make(place: Path, epochs: int = 3) -> hfta.Study:
     grid = {"lr": [1e-3, 1e-2], "width": [4, 8]}
     options = {"epochs": epochs, "dropout": 0.2, "lr_scheduler": "cosine", "batch_size": 16, "patience": 4}
-    return hfta.Study("mlp", grid, "iris", directory=place, device="cpu", deterministic=True, across="never", **options)
+    return hfta.Study(
+        "mlp", grid, "iris", directory=place, device="cpu", deterministic=True, padding="never", **options
+    )
 
 
 def save_at_each_step() -> None:

@@ -54,7 +54,7 @@ def family() -> Any:
 
 
 def make(place: Path, widths: list[int], **more: Any) -> hfta.Study:
-    options = {"epochs": 3, "dtype": "float64", "device": "cpu", "across": "never", **more}
+    options = {"epochs": 3, "dtype": "float64", "device": "cpu", "padding": "never", **more}
     return hfta.Study("unlucky", {"lr": [1e-3, 1e-2], "width": widths}, "iris", directory=place, **options)
 
 
@@ -66,12 +66,12 @@ def same(one: hfta.Study, other: hfta.Study, members: list[int]) -> None:
 
 @pytest.mark.each("where")
 @pytest.mark.parametrize("where", ["forward", "validation", "build"])
-@pytest.mark.parametrize("across", ["never", 0.9])
-def test_members_that_raise_fail_alone(tmp_path: Path, where: str, across: Any) -> None:
+@pytest.mark.parametrize("padding", ["never", 0.9])
+def test_members_that_raise_fail_alone(tmp_path: Path, where: str, padding: Any) -> None:
     """Members 1 and 4 raise; with padding they share the array of the others."""
-    calm = make(tmp_path / "calm", [8, 12, 9], across=across, where="never")
+    calm = make(tmp_path / "calm", [8, 12, 9], padding=padding, where="never")
     list(calm.run())
-    study = make(tmp_path / "study", [8, 13, 9], across=across, where=where)
+    study = make(tmp_path / "study", [8, 13, 9], padding=padding, where=where)
     told = [e for e in study.run() if isinstance(e, ev.MemberChanged) and e.variant == 1]
     assert study.history.state == ev.COMPLETE
     assert {i: m.state for i, m in study.history.members.items()} == {
@@ -89,9 +89,9 @@ def test_members_that_raise_fail_alone(tmp_path: Path, where: str, across: Any) 
 
 def test_a_member_that_raises_late_and_not_alone_is_complete(tmp_path: Path) -> None:
     """It trains again from its start, as a plain module; the array goes on from where it was."""
-    calm = make(tmp_path / "calm", [13, 13 + 1], where="never", across=0.9)
+    calm = make(tmp_path / "calm", [13, 13 + 1], where="never", padding=0.9)
     list(calm.run())
-    study = make(tmp_path / "study", [13, 13 + 1], late=5, across=0.9)
+    study = make(tmp_path / "study", [13, 13 + 1], late=5, padding=0.9)
     forward = Net.forward
 
     def once(self: Net, x: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def test_a_member_that_raises_late_and_not_alone_is_complete(tmp_path: Path) -> 
 def test_a_run_that_lost_a_member_is_stopped_and_resumed(tmp_path: Path) -> None:
     calm = make(tmp_path / "calm", [8, 13], where="never")
     list(calm.run())
-    study = make(tmp_path / "study", [8, 13], across=0.9, late=2)
+    study = make(tmp_path / "study", [8, 13], padding=0.9, late=2)
     for event in study.run():
         if isinstance(event, ev.EpochDone) and event.epoch == 2:
             break

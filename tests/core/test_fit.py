@@ -21,7 +21,7 @@ GRID = {"lr": [1e-3, 1e-2], "width": [4, 8]}
 
 
 def make(place: Path, **more: Any) -> hfta.Study:
-    options = {"epochs": 3, "across": "never", "device": "cpu", **more}
+    options = {"epochs": 3, "padding": "never", "device": "cpu", **more}
     return hfta.Study("mlp", GRID, "iris", directory=place / "run", **options)
 
 

@@ -15,7 +15,7 @@ from hfta_nb import events as ev
 from hfta_nb.errors import GridError, StudyError
 from tests.frames import steady
 
-OPTIONS: dict[str, Any] = {"dtype": "float64", "dropout": 0.2, "across": "never", "device": "cpu"}
+OPTIONS: dict[str, Any] = {"dtype": "float64", "dropout": 0.2, "padding": "never", "device": "cpu"}
 
 
 def make(place: Path, grid: Any, epochs: int, **more: Any) -> hfta.Study:

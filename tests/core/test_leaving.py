@@ -25,7 +25,7 @@ from tests.frames import steady
 
 
 def make(place: Path, **more: Any) -> hfta.Study:
-    options = {"epochs": 4, "dtype": "float64", "dropout": 0.2, "across": "never", "device": "cpu", **more}
+    options = {"epochs": 4, "dtype": "float64", "dropout": 0.2, "padding": "never", "device": "cpu", **more}
     return hfta.Study("mlp", {"lr": [1e-3, 1e-2], "width": [4, 8]}, "iris", directory=place, **options)
 
 
@@ -271,7 +271,7 @@ import os, signal, sys
 import hfta_nb as hfta
 from hfta_nb import events as ev
 study = hfta.Study("mlp", {{"lr": [1e-3, 1e-2], "width": [4, 8]}}, "iris", directory={place!r}, epochs=4,
-                   dtype="float64", dropout=0.2, across="never", device="cpu")
+                   dtype="float64", dropout=0.2, padding="never", device="cpu")
 events = study.run()
 for event in events:
     if isinstance(event, ev.EpochDone) and event.epoch == 2:

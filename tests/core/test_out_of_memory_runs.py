@@ -94,7 +94,7 @@ def test_members_of_different_width(tmp_path: Path, quiet: None) -> None:
         recipe = hfta_nb.family(name="hungry_net")(net)
         study = Study(
             recipe, {"width": [4, 5, 6]}, data(), directory=tmp_path / place, epochs=2, batch_size=16, dtype="float64",
-            device="cpu", across=0.9,
+            device="cpu", padding=0.9,
         )  # fmt: skip
         assert len(study.groups()) == 1
         assert study.groups()[0].architectures == 3

@@ -139,7 +139,7 @@ def test_a_study_of_two_networks(options: dict[str, Any], tmp_path: Path) -> Non
 
 
 def test_two_networks_of_different_widths_share_an_array(tmp_path: Path) -> None:
-    study = _study(tmp_path, grid={"width": [3, 4, 5], "lr": [1e-2, 3e-2]}, across=0.6)
+    study = _study(tmp_path, grid={"width": [3, 4, 5], "lr": [1e-2, 3e-2]}, padding=0.6)
     _run(study)
     assert list(study.plan()["members"]) == [6]
     assert study.plan()["architectures"][0] == 3

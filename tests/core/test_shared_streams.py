@@ -56,7 +56,7 @@ STREAMS: dict[str, Callable[[], Any]] = {
 
 def study(given: Any, directory: Path, **options: Any) -> hfta.Study:
     grid = {"width": WIDTHS, "seed": [0, 1]}
-    own = {"across": "never", "lr": 0.01, "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True}
+    own = {"padding": "never", "lr": 0.01, "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True}
     own["verify"] = "never"
     if given.batch_size is not None:
         del own["batch_size"]
@@ -142,7 +142,7 @@ def test_augmentation_with_equal_values_is_computed_once(tmp_path: Path, monkeyp
         given = data.from_dataset(TensorDataset(x, y), TensorDataset(x[:8], y[:8]), in_memory=False)
         flips.clear()
         grid = {"width": [2, 3], "horizontal_flip": [0.0, 0.5], "lr": [0.01, 0.1]}
-        how = {"across": "never", "batch_size": 16, "epochs": 1, "device": "cpu", "deterministic": True}
+        how = {"padding": "never", "batch_size": 16, "epochs": 1, "device": "cpu", "deterministic": True}
         made = hfta.Study("cnn", grid, given, directory=tmp_path / str(share), share_stream=share, **how)
         assert len(made.plan_groups) == 2
         list(made.run())
@@ -163,7 +163,7 @@ def test_a_model_that_writes_into_its_input_spoils_no_other(tmp_path: Path) -> N
     results = []
     for share in (True, False):
         given = data.from_dataset(Noisy(), TensorDataset(*HELD))
-        how = {"across": "never", "batch_size": 16, "epochs": 2, "device": "cpu", "deterministic": True}
+        how = {"padding": "never", "batch_size": 16, "epochs": 2, "device": "cpu", "deterministic": True}
         made = hfta.Study(Writing, {"width": WIDTHS}, given, directory=tmp_path / str(share), share_stream=share, **how)
         list(made.run())
         results.append(made)
@@ -252,7 +252,7 @@ def test_an_array_that_raises_leaves_alone_and_goes_on_later(
 def test_a_member_that_diverges_ends_alone(alone: Alone, tmp_path: Path) -> None:
     grid = [{"width": width, "seed": seed, "lr": 0.01} for width in WIDTHS for seed in (0, 1)]
     grid[2]["lr"] = float("1e30")
-    own = {"across": "never", "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True, "epochs": 3}
+    own = {"padding": "never", "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True, "epochs": 3}
     made = hfta.Study("mlp", grid, STREAMS["dataset"](), directory=tmp_path / "run", optimizer="sgd", **own)
     list(made.run())
     assert made.history.members[2].state == ev.DIVERGED

@@ -30,7 +30,7 @@ def test_plain_modules_of_each_architecture_are_timed(tmp_path: Path, monkeypatc
         return alone(self, x, y)
 
     monkeypatch.setattr(SpeedProbe, "alone", spied)
-    study = hfta.Study("mlp", GRID, "iris", epochs=2, batch_size=8, across=0.95, device="cpu", directory=tmp_path)
+    study = hfta.Study("mlp", GRID, "iris", epochs=2, batch_size=8, padding=0.95, device="cpu", directory=tmp_path)
     study.fit(progress=False)
     assert len(study.plan_groups) == 1
     narrow, wide = (size(study.member(v).module()) for v in (0, 2))

@@ -35,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
         "digits",
         epochs=3,
         dtype="float64",
-        across="never",
+        padding="never",
         dropout=0.1,
         device="cpu",
         directory=tmp_path_factory.mktemp("runs") / "small",
@@ -80,7 +80,7 @@ def test_variants_of_different_architecture_share_an_array(tmp_path: Path) -> No
         lr=0.3,
         device="cpu",
         directory=tmp_path,
-        across=0.5,
+        padding=0.5,
     )
     plan = study.plan()
     assert list(plan["members"]) == [6]
@@ -102,13 +102,13 @@ def test_too_much_padding_keeps_variants_apart(tmp_path: Path) -> None:
     assert plan["split_because"][1] == "not with array 0: 50% of the parameters would be padding, more than 25%"
     assert plan["padding"][1] == 0
     again = hfta.Study.load(study.save(tmp_path / "kept"))
-    assert again.across == study.across == 0.25  # whatever the device that it is opened on prefers
+    assert again.padding == study.padding == 0.25  # whatever the device that it is opened on prefers
 
 
 @pytest.mark.parametrize("given", ["always", 1.0, -0.1, True])
 def test_how_much_padding_is_told(given: object) -> None:
-    with pytest.raises(StudyError, match="across: unknown choice"):
-        hfta.Study("mlp", across=given)
+    with pytest.raises(StudyError, match="padding: unknown choice"):
+        hfta.Study("mlp", padding=given)
 
 
 def test_leaderboard_is_a_table_best_first(finished: hfta.Study) -> None:
@@ -242,7 +242,7 @@ def test_own_family_in_five_lines(tmp_path: Path) -> None:
         {"sharp": [True, False], "lr": [1e-2, 1e-1]},
         (x, x.sum(1)),
         epochs=2,
-        across="never",
+        padding="never",
         device="cpu",
         directory=tmp_path,
     )

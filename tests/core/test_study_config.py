@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 import hfta_nb as hfta
+from hfta_nb.cli.options import parse
 from hfta_nb.engine.array.array_settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
+from hfta_nb.errors import StudyError
 from hfta_nb.models.study_config import ALWAYS, ARGUMENTS, ELSEWHERE, FLAGS, KEYS, StudyConfig, helps
+from hfta_nb.study.definition_files import describe
 from hfta_nb.study.keeping import KINDS
 from hfta_nb.train.step.precision import PRECISIONS
 from hfta_nb.workers.distributed.data_parallel import BATCH_NORM
@@ -22,7 +25,7 @@ OTHERWISE: dict[str, Any] = {
     **{"epochs": 3, "patience": 2, "monitor": ["val_loss", "parameters"], "seed": 4, "device": "cpu"},
     **{"precision": "bf16", "name": "mine", "min_delta": 0.5, "validate_every": 2, "steps_per_epoch": 7},
     **{"validation_batch_size": 8, "drop_last": True, "member_steps": 9, "member_seconds": 2.5},
-    **{"keep_checkpoints": ["best", "last"], "across": 0.5, "capacity": 2, "checkpointing": "never"},
+    **{"keep_checkpoints": ["best", "last"], "padding": 0.5, "capacity": 2, "checkpointing": "never"},
     **{"compile": "never", "strategy": "fixed", "verify": "always", "devices": 2, "devices_batch_norm": "local"},
     **{"share_stream": False, "serial": True},
 }
@@ -90,3 +93,17 @@ def test_whole_numbers_are_checked(name: str) -> None:
 
 def test_a_config_has_the_defaults() -> None:
     assert vars(StudyConfig()) == {name: known.default for name, known in ARGUMENTS.items()}
+
+
+def test_an_argument_s_old_name_warns_for_one_release(tmp_path: Path) -> None:
+    with pytest.warns(DeprecationWarning, match=r"Study\(across=...\) is Study\(padding=...\) now") as told:
+        study = hfta.Study("mlp", {"width": [8, 9]}, "digits", across="never", directory=tmp_path)
+    assert study.padding == "never"
+    assert told[0].filename == __file__
+    with pytest.raises(StudyError, match="across: is padding now, which is given too"):
+        hfta.Study("mlp", across="never", padding="never")
+    assert parse(["plan", "--family", "mlp", "--grid", "width=8,9", "--across", "0.5"]).padding == 0.5
+    saved = describe(study)
+    options = {"across" if name == "padding" else name: value for name, value in saved["options"].items()}
+    study.store.write_study({**saved, "options": options | {"across": 0.4}}, {})
+    assert hfta.Study.load(tmp_path).padding == 0.4

@@ -83,7 +83,7 @@ def test_patience_goes_on_where_a_run_is_resumed(tmp_path: Path) -> None:
 
 def test_stop_of_one_and_of_all(tmp_path: Path) -> None:
     study = hfta.Study(
-        "mlp", {"lr": [1e-3, 1e-2], "width": [8, 16]}, epochs=50, across="never", device="cpu", directory=tmp_path
+        "mlp", {"lr": [1e-3, 1e-2], "width": [8, 16]}, epochs=50, padding="never", device="cpu", directory=tmp_path
     )
     control = hfta.Control()
     for event in study.run(control):
@@ -101,7 +101,7 @@ def test_stop_of_one_and_of_all(tmp_path: Path) -> None:
 
 
 def test_a_member_of_an_array_that_waits_can_be_stopped(tmp_path: Path) -> None:
-    study = hfta.Study("mlp", {"width": [8, 16]}, epochs=1, across="never", device="cpu", directory=tmp_path)
+    study = hfta.Study("mlp", {"width": [8, 16]}, epochs=1, padding="never", device="cpu", directory=tmp_path)
     control = hfta.Control()
     control.stop(1)
     _run(study, control=control)
@@ -111,8 +111,8 @@ def test_a_member_of_an_array_that_waits_can_be_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.only(serial=False)
-@pytest.mark.parametrize(("serial", "across"), [(False, "never"), (True, "never"), (False, "auto")])
-def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path, serial: bool, across: str) -> None:
+@pytest.mark.parametrize(("serial", "padding"), [(False, "never"), (True, "never"), (False, "auto")])
+def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path, serial: bool, padding: str) -> None:
     def study(name: str) -> hfta.Study:
         return hfta.Study(
             "mlp",
@@ -123,7 +123,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path,
             lr_scheduler="cosine",
             device="cpu",
             serial=serial,
-            across=across,
+            padding=padding,
             directory=tmp_path / name,
         )
 
@@ -132,7 +132,7 @@ def test_a_run_stopped_anywhere_and_resumed_is_the_run_in_one_go(tmp_path: Path,
     parts = study("parts")
     control = hfta.Control()
     for event in parts.run(control):
-        if isinstance(event, ev.EpochDone) and (event.group, event.epoch) == (int(across == "never"), 2):
+        if isinstance(event, ev.EpochDone) and (event.group, event.epoch) == (int(padding == "never"), 2):
             control.stop()
     assert parts.history.state == ev.STOPPED
     rest = hfta.Study.load(parts.directory)

@@ -60,7 +60,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
 
 
 def two(dataset: Any, place: Path, widths: Any = (4, 5), epochs: int = 3, **more: Any) -> hfta.Study:
-    how = {"across": "never", "lr": 0.01, "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True}
+    how = {"padding": "never", "lr": 0.01, "dropout": 0.1, "batch_size": 16, "device": "cpu", "deterministic": True}
     grid = {"width": list(widths), "seed": [0, 1]}
     return hfta.Study("mlp", grid, streamed(dataset), directory=place, epochs=epochs, verify="never", **how, **more)
 

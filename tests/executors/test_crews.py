@@ -21,7 +21,7 @@ from hfta_nb.workers.crews.reports import Report, Saved, Told
 from tests.executors.baton import Baton, Runner
 from tests.frames import steady
 
-OPTIONS: dict[str, Any] = {"device": "cpu", "across": "never", "deterministic": True, "dropout": 0.2}
+OPTIONS: dict[str, Any] = {"device": "cpu", "padding": "never", "deterministic": True, "dropout": 0.2}
 GRID = {"lr": [1e-3, 1e-2], "width": [4, 6, 8]}
 OFTEN = Terms(checkpoint_every_s=0.0)
 
@@ -193,7 +193,7 @@ def test_a_member_that_raises_fails_alone(tmp_path: Path) -> None:
         return nn.Sequential(Picky(in_features, width), nn.ReLU(), nn.Linear(width, out_features))
 
     family = hfta.family(build, name="picky")
-    study = hfta.Study(family, GRID, "iris", epochs=1, directory=tmp_path, device="cpu", across="never")
+    study = hfta.Study(family, GRID, "iris", epochs=1, directory=tmp_path, device="cpu", padding="never")
     list(study.run(executor=Baton()))
     states = {m.config["width"]: (m.state, m.reason) for m in study.history.members.values()}
     assert states[4] == states[8] == (ev.COMPLETE, "")

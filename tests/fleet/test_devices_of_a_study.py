@@ -132,7 +132,7 @@ class Two(nn.Module):
 def test_two_networks_of_members_of_unlike_width(tmp_path: Path) -> None:
     phases = tuple(hfta.Phase(name, part, F.cross_entropy) for name, part in (("a", "first"), ("b", "second")))
     family = hfta.family(phases=phases)(Two)
-    how = {"epochs": 2, "batch_size": 22, "dtype": "float64", "device": "cpu", "across": 0.9}
+    how = {"epochs": 2, "batch_size": 22, "dtype": "float64", "device": "cpu", "padding": 0.9}
     grid = {"width": [4, 6], "a_lr": [0.01, 0.02]}
     one, two = (Study(family, grid, data(), devices=n, directory=tmp_path / str(n), **how) for n in (1, 2))
     for made in (one, two):

@@ -167,7 +167,7 @@ def test_wrong_members(members: object) -> None:
 
 
 def test_the_arrays_of_a_study_are_measured_and_planned() -> None:
-    study = hfta.Study("mlp", {"depth": [1, 3], "lr": [1e-3, 1e-2]}, "digits", epochs=1, across="never", device="cpu")
+    study = hfta.Study("mlp", {"depth": [1, 3], "lr": [1e-3, 1e-2]}, "digits", epochs=1, padding="never", device="cpu")
     groups = {f"array {group.index}": group for group in study.plan_groups}
     assert len(groups) == 2
     found = profile(Arrays(study.settings(), groups), {name: len(g.variants) for name, g in groups.items()}, 1)

@@ -18,7 +18,7 @@ GRID = {"width": [8, 64], "lr": [1e-3, 1e-2]}
 
 
 def study(tmp_path: Path, **options: Any) -> hfta.Study:
-    given = {"grid": GRID, "data": "iris", "epochs": 3, "across": "never", "directory": tmp_path / "run"} | options
+    given = {"grid": GRID, "data": "iris", "epochs": 3, "padding": "never", "directory": tmp_path / "run"} | options
     return hfta.Study("mlp", **given)
 
 

@@ -142,7 +142,7 @@ def options(chance: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
         "lr_scheduler": chance.choice(["none", "cosine", "step"]),
         "sampler": "random",
         "pruner": chance.choice(["none", "asha", "random"]),
-        "across": chance.choice([0.9, 0.9, 0.25]),
+        "padding": chance.choice([0.9, 0.9, 0.25]),
         "verify": chance.choice(["never", "first"]),
     }
     given |= {"step_size": 2} if given["lr_scheduler"] == "step" else {}

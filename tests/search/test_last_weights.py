@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_keeps_where_its_members_are(tmp_path: Path) -> N
 
 def test_a_member_that_never_began_has_none(tmp_path: Path) -> None:
     grid = [{"lr": 1e-3, "width": 6}, {"lr": 1e-3, "width": 8}, {"lr": 1e-2, "width": 8}]
-    study = made(tmp_path, 2, grid, across="never", **LAST)
+    study = made(tmp_path, 2, grid, padding="never", **LAST)
     run(study, {3: lambda c: (c.stop(1), c.stop(2))})
     assert [study.member(variant).checkpoints for variant in range(3)] == [["best", "last"], [], []]
 

@@ -108,7 +108,7 @@ def test_clones_of_two_widths_share_an_array(tmp_path: Path, monkeypatch: pytest
 
 def test_widths_that_would_be_padding_for_the_most_part_stay_apart(tmp_path: Path) -> None:
     """Member 2 is twice as wide as the others."""
-    found = made(tmp_path, across=0.2)
+    found = made(tmp_path, padding=0.2)
     parts = run(found, {4: lambda c: c.pause(0), 10: lambda c: c.resume(0)})
     assert all(not {1, 2} <= together for together in parts)
     assert equal(found)

@@ -196,7 +196,7 @@ def test_a_trial_that_can_not_be_built_fails_alone(tmp_path: Path) -> None:
     def space(trial: Any) -> dict[str, Any]:
         return {"width": 13 if trial.number == 4 else 8, "lr": trial.suggest_float("lr", 1e-3, 1e-1)}
 
-    given: dict[str, Any] = {"trials": 7, "slots": 3, "sampler": "random", "epochs": 2, "across": 0.9}
+    given: dict[str, Any] = {"trials": 7, "slots": 3, "sampler": "random", "epochs": 2, "padding": 0.9}
     made = hfta.Study(only_as_a_plan, space, "iris", directory=tmp_path / "run", device="cpu", **given)
     list(made.run())
     states = dict(made.results()["state"])

@@ -196,7 +196,7 @@ def test_both_levels_of_seeds_are_in_the_tables(tmp_path: Path) -> None:
 
 def test_several_objectives(tmp_path: Path) -> None:
     monitor = ["val_accuracy", "val_loss", "parameters", "time_s"]
-    made = study(tmp_path / "run", sampler="tpe", monitor=monitor, trials=4, slots=2, across=0.9)
+    made = study(tmp_path / "run", sampler="tpe", monitor=monitor, trials=4, slots=2, padding=0.9)
     list(made.run())
     table = made.results()
     sizes = {i: sum(p.numel() for p in made.member(i).module().parameters()) for i in range(4)}

@@ -25,7 +25,7 @@ PAUSED: ASKED = {4: lambda c: c.pause(1), 9: lambda c: c.resume(1)}
 WIDTHS = [{"lr": 1e-3, "width": 6}, {"lr": 1e-2, "width": 9}, {"lr": 3e-3, "width": 7}]
 
 
-@pytest.mark.parametrize("given", [{}, {"grid": WIDTHS, "across": 0.9}], ids=["of a width", "of several"])
+@pytest.mark.parametrize("given", [{}, {"grid": WIDTHS, "padding": 0.9}], ids=["of a width", "of several"])
 @pytest.mark.parametrize("kind", ["none", "cosine"])
 @pytest.mark.each
 def test_a_member_that_was_paused_joins_the_others_again(tmp_path: Path, kind: str, given: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def test_another_seed_explores_otherwise(tmp_path: Path) -> None:
 
 def test_members_of_unlike_arrays_are_populations_of_their_own(tmp_path: Path) -> None:
     grid = [{"lr": lr, "width": width} for width in (6, 8) for lr in (1e-5, 1e-2)]
-    study = made(tmp_path, 2, grid, across="never", population=PBT)
+    study = made(tmp_path, 2, grid, padding="never", population=PBT)
     list(study.run())
     group = {m.id: m.group for m in study.history.members.values()}
     assert len(study.history.edits) == 2

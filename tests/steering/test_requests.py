@@ -137,7 +137,7 @@ def test_a_clone_of_a_paused_member(tmp_path: Path) -> None:
 def test_a_member_that_waits_is_paused_set_stopped_and_deleted(tmp_path: Path) -> None:
     """Two arrays: what is asked of the second while the first trains."""
     grid = [{"lr": 1e-3, "width": 6}, *({"lr": lr, "width": 8} for lr in (1e-3, 2e-3, 3e-3, 4e-3))]
-    study = made(tmp_path, 2, grid, across="never")
+    study = made(tmp_path, 2, grid, padding="never")
     script = {3: lambda c: (c.pause(1), c.set(2, lr=5e-3), c.stop(3), c.delete(4)), 6: lambda c: c.resume(1)}
     run(study, script)
     assert states(study) == {0: ev.COMPLETE, 1: ev.COMPLETE, 2: ev.COMPLETE, 3: ev.STOPPED, 4: ev.DELETED}
@@ -159,7 +159,7 @@ def test_a_deleted_member_is_not_in_the_results(tmp_path: Path) -> None:
 def test_all_train_longer(tmp_path: Path, kind: str) -> None:
     """Those that train, those that have trained all their epochs, and those that wait."""
     grid = [{"lr": 1e-3, "width": 6}, {"lr": 1e-2, "width": 6}, {"lr": 1e-2, "width": 8}, {"lr": 1e-2, "width": 10}]
-    study = made(tmp_path, 2, grid, across="never", lr_scheduler=kind)
+    study = made(tmp_path, 2, grid, padding="never", lr_scheduler=kind)
     run(study, {10: lambda c: c.extend(1)})
     assert study.epochs == 3
     assert [m.epoch for m in study.history.members.values()] == [3, 3, 3, 3]
@@ -183,7 +183,7 @@ def test_one_trains_longer(tmp_path: Path, kind: str) -> None:
 def test_one_that_has_not_begun_trains_longer(tmp_path: Path) -> None:
     """Its lr schedule spans all of it; a cold clone of it trains as long as the others."""
     grid = [{"lr": 1e-2, "width": 6}, {"lr": 1e-2, "width": 8}, {"lr": 1e-3, "width": 8}]
-    study = made(tmp_path, 2, grid, across="never", lr_scheduler="cosine")
+    study = made(tmp_path, 2, grid, padding="never", lr_scheduler="cosine")
     run(study, {2: lambda c: c.extend(2, variant=1), 4: lambda c: c.clone(1, warm=False)})
     assert [m.epoch for m in study.history.members.values()] == [2, 4, 2, 2]
     assert equal(study)

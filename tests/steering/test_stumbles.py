@@ -47,7 +47,7 @@ def test_members_that_wait_for_a_slot_are_paused_stopped_and_deleted(tmp_path: P
 
 def test_a_member_that_waits_is_stopped_at_once(tmp_path: Path) -> None:
     """An array of which nobody is left is not built."""
-    study = made(tmp_path, 2, TWO_ARRAYS, across="never")
+    study = made(tmp_path, 2, TWO_ARRAYS, padding="never")
     events = study.run(Script({2: lambda c: (c.stop(1), c.delete(2))}))
     found = [study.history.members[1].state for event in events if isinstance(event, ev.EpochDone)]
     assert found == [ev.STOPPED, ev.STOPPED]
@@ -107,7 +107,7 @@ def test_a_member_that_failed_is_cloned_with_another_value(tmp_path: Path) -> No
 
 
 def test_the_best_member_is_deleted_after_its_end(tmp_path: Path) -> None:
-    study = made(tmp_path, 2, TWO_ARRAYS, across="never", monitor="val_loss")
+    study = made(tmp_path, 2, TWO_ARRAYS, padding="never", monitor="val_loss")
     deleted: list[int] = []
     for event in study.run(control := hfta.Control()):
         if isinstance(event, ev.EpochDone) and event.variants == (1, 2) and event.epoch == 2:
@@ -120,7 +120,7 @@ def test_the_best_member_is_deleted_after_its_end(tmp_path: Path) -> None:
 
 
 def test_what_has_ended_or_is_no_number_raises_where_it_is_asked(tmp_path: Path) -> None:
-    study, asked = made(tmp_path, 2, TWO_ARRAYS, across="never"), 0
+    study, asked = made(tmp_path, 2, TWO_ARRAYS, padding="never"), 0
     for event in study.run(control := hfta.Control()):
         if isinstance(event, ev.EpochDone) and event.variants == (1, 2) and not asked:
             asked += 1

@@ -82,8 +82,8 @@ def test_a_reattached_workbench_names_what_was_given_in_code(tmp_path: Path) -> 
         return "".join(found)
 
     assert named() == ""
-    assert named(monitor="val_loss", verify="never", across="never", width=8) == (
-        "also given in code: monitor=val_loss, across=never, verify=never, width=8"
+    assert named(monitor="val_loss", verify="never", padding="never", width=8) == (
+        "also given in code: monitor=val_loss, padding=never, verify=never, width=8"
     )
 
 
@@ -92,7 +92,7 @@ def test_a_reattached_search_keeps_the_padding_that_a_search_allows(tmp_path: Pa
     space = {"lr": hfta.uniform(1e-3, 1e-1), "width": [8, 64]}
     study = Study("mlp", space, "digits", trials=4, device="cpu", directory=tmp_path / "run")
     bench = Workbench(executor="inline", **arguments_of(study))
-    assert bench.study.across == study.across == 0.75
+    assert bench.study.padding == study.padding == 0.75
     bench.close()
 
 

@@ -13,7 +13,7 @@ from hfta_nb.errors import WorkerError
 from hfta_nb.ui import Workbench, simulate
 from hfta_nb.ui.simulate import FASTEST, Simulate
 
-APART = {"grid": {"lr": [1e-3, 1e-2], "width": [8, 64]}, "across": "never"}
+APART = {"grid": {"lr": [1e-3, 1e-2], "width": [8, 64]}, "padding": "never"}
 WAYS = ["one per device", "one shared stream", "FLEET-L", "FLEET-G", "best"]
 
 

@@ -17,10 +17,10 @@ _INSIDE = ("hfta_nb", "torch", "contextlib")
 _UNTOLD = ContextVar("_UNTOLD", default=False)
 
 
-def tell(text: str) -> None:
+def tell(text: str, kind: type[Warning] = ArrayWarning) -> None:
     """Warn, in the name of the first frame outside of the package and torch."""
     if not _UNTOLD.get():
-        warnings.warn(text, ArrayWarning, stacklevel=_outside())
+        warnings.warn(text, kind, stacklevel=_outside())
 
 
 @contextmanager
