@@ -77,7 +77,8 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
 def views_in(module: nn.Module) -> dict[str, list[str]]:
     """The attributes, parameters and buffers of a module that are views of others, by name."""
     tensors = {name: t for name, t in [*module.named_parameters(), *module.named_buffers()] if not is_lazy(t)}
-    shared = {name: tensors.pop(name) for name in {name for name, _ in overlapping(parts(tensors))}}
+    overlap = {name for name, _ in overlapping(parts(tensors))}
+    shared = {name: tensors.pop(name) for name in list(tensors) if name in overlap}
     return views_of({**_attributes(module), **shared}, tensors)
 
 
