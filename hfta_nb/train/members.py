@@ -48,9 +48,14 @@ class MemberRecord:
     first_pass: int = 0
     begin_s: float = 0.0
 
+    def moved(self, epochs: int, steps: int, passes: int) -> MemberRecord:
+        """The same in an array that has done so many more."""
+        done = {"start": epochs, "first_step": steps, "first_pass": passes}
+        return replace(self, **{name: getattr(self, name) + more for name, more in done.items()})
+
 
 class Members:
-    """All pages of a group.
+    """The records of a group's members.
 
     Args:
         group: its variants.
@@ -148,7 +153,7 @@ class Members:
                 why = f"no better {self.monitor}{by} for {member.waited} {what}, best at epoch {member.best_epoch}"
                 yield [member.id], ev.COMPLETE, why
 
-    def spent(self, settings: Settings, steps: int, elapsed_s: float) -> Iterator[tuple[int, str]]:
+    def out_of_budget(self, settings: Settings, steps: int, elapsed_s: float) -> Iterator[tuple[int, str]]:
         """Members that have had all the steps or seconds that they may have, each with why.
 
         Args:
@@ -183,6 +188,11 @@ class Members:
         self.narrowers = [*self.narrowers, narrower]
         self.best = {name: torch.cat([v, torch.zeros_like(v[:1])]) for name, v in self.best.items()}
 
+    def change(self, variant: int, values: Mapping[str, Any]) -> None:
+        """A member trains with other values from now on."""
+        member = next(m for m in self.active if m.id == variant)
+        member.row = {name: values.get(name, value) for name, value in member.row.items()}
+
     def drop(self, variant: int) -> None:
         """Go on as if this one, which trains no more, had never been here."""
         kept = [m for m in self.all if m.id != variant]
@@ -192,30 +202,36 @@ class Members:
         for slot, member in enumerate(kept):
             member.slot = slot
 
-    def regrouped(self, group: Group, narrowers: Sequence[Any], joined: MemberRecord) -> Members:
-        """The books of an array with other members: those that still train keep their pages, the others begin.
+    def regrouped(
+        self, group: Group, narrowers: Sequence[Any], records: Mapping[int, MemberRecord], begins: MemberRecord
+    ) -> Members:
+        """The records of an array with other members: those that still train keep theirs.
 
         Best weights that nobody has saved yet are kept until somebody does.
 
         Args:
             group, narrowers: of the new array.
-            joined: what a member's page that begins has of `start` and the like.
+            records: by variant, those of members that have begun elsewhere.
+            begins: the record of one that begins.
         """
         made = Members(group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch, self.min_delta)
-        made.departed = {**self.unsaved()}
-        known = {member.id: member for member in self.active}
-        begins = ("start", "first_step", "first_pass", "begin_s")
-        fields = ("best_value", "best_epoch", "patient_value", "waited", *begins)
-        for member in made.all:
-            old = known.get(member.id)
-            for name in begins if old is None else fields:
-                setattr(member, name, getattr(old or joined, name))
+        made.departed = self.unsaved()
+        known = {member.id: member for member in self.active} | dict(records)
+        made.all = [
+            replace(known.get(one.id, begins), id=one.id, row=one.row, slot=one.slot, unsaved=False, held=False)
+            for one in made.all
+        ]
+        made.active = list(made.all)
         return made
 
     def keep(self, member: MemberRecord, name: str, row: Mapping[str, Tensor]) -> None:
         """Keep a member's weights by this name until they are saved; they are copied to the host."""
         narrowed = self.narrowers[member.slot](row)
         self.departed[name] = {k: v.detach().to("cpu", copy=True) for k, v in narrowed.items()}
+
+    def take_weights(self, weights: Mapping[WeightsOf, dict[str, Tensor]]) -> None:
+        """Keep weights of members that train elsewhere until they are saved."""
+        self.departed |= weights
 
     def unsaved(self, held: bool = False) -> dict[WeightsOf, dict[str, Tensor]]:
         """Weights that are not saved yet: the best ones that have changed, and those of `keep`.
