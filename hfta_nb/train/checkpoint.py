@@ -11,7 +11,7 @@ from typing import Any
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.members import MemberRecord, Members
+from hfta_nb.train.members import MemberRecord, Members, begun
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import End
 from hfta_nb.train.step import ArrayStep, editing, states
@@ -20,7 +20,7 @@ from hfta_nb.train.step.choices import by_step, lr_scheduler_of
 
 
 def build(run: Progress) -> None:
-    """Build the members of an array and their books, and take up what was left off."""
+    """Build the members of an array and their records, and take up what was left off."""
     s = run.settings
     group = run.group if run.resume is None else _with_rows(run, run.resume)
     with run.meter or nullcontext():
@@ -136,9 +136,9 @@ def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
     if trainer.ends is None:
         return lambda index: None
     ends, first, state = trainer.ends, next(m for m in run.members.active if m.id == done[0]), run.state(done)
-    books = {**state["members"], "begun": [[0, 0, 0, 0.0]] * len(done)}
-    begun = {"epoch": first.start, "steps": first.first_step, "pass": first.first_pass, "judged": first.start}
-    state |= {"members": books, **{name: state[name] - before for name, before in begun.items()}}
+    records = {**state["members"], "begun": [[0, 0, 0, 0.0]] * len(done)}
+    before = {"epoch": first.start, "steps": first.first_step, "pass": first.first_pass, "judged": first.start}
+    state |= {"members": records, **{name: state[name] - done_before for name, done_before in before.items()}}
 
     def keep(index: int) -> None:
         name = ends.write_end(index, state)
@@ -180,8 +180,7 @@ def _go_on(run: Progress, state: Mapping[str, Any], held: Sequence[int], unit: s
         unit: what they count, "steps" or "epoch".
     """
     done, which = int(state[unit]), 1 if unit == "steps" else 0
-    books = zip(state["members"]["pages"], _begun(state), strict=True)
-    trained = {page[0]: done - first[which] for page, first in books}
+    trained = {variant: done - first[which] for variant, first in begun(state["members"]).items()}
     counts = [trained.get(variant, 0) for variant in held]  # rows of nobody stay where they begin
     if unit == "steps":
         counts = [updates(run.group.rows[0], count, run.trainer.batches(run.group)) for count in counts]
@@ -191,9 +190,3 @@ def _go_on(run: Progress, state: Mapping[str, Any], held: Sequence[int], unit: s
             run.step.step_lr_schedulers(due)
         else:
             run.step.step_lr_schedulers()
-
-
-def _begun(state: Mapping[str, Any]) -> list[list[int]]:
-    """Per page of the books, what its array had done when it began; nothing in checkpoints of earlier versions."""
-    books = state["members"]
-    return list(books.get("begun") or [[0, 0, 0, 0]] * len(books["pages"]))

@@ -16,9 +16,10 @@ from hfta_nb.engine.array.access import seeded_state
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Clone, Event
 from hfta_nb.train.group_progress import Progress
+from hfta_nb.train.members import begun
 from hfta_nb.train.plan import SPLITTING, Group
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.status import begun, reached
+from hfta_nb.train.status import reached
 from hfta_nb.train.step import ArrayStep, averages, by_step, editing
 from hfta_nb.train.step.rollback import on_host
 
@@ -119,7 +120,7 @@ def alone(
     trainer.replace(planned, [own])
     trainer.requested.change(own.ids[0], request.changes)
     trainer.put_first([own], [state])
-    start, first_step = begun(state["members"], own.ids[0])
+    start, first_step = begun(state["members"])[own.ids[0]]
     reason = f"in an array of its own: {why}"
     yield edited(request, own, int(state["epoch"]) - start, int(state["steps"]) - first_step, reason)
     yield ev.PlanMade(time.time(), trainer.records())

@@ -152,7 +152,7 @@ class Progress:
         return found
 
     @property
-    def pages(self) -> list[MemberRecord]:
+    def row_records(self) -> list[MemberRecord]:
         """Per row of the step, who says on what data it trains: that of its own, as far as it has been a member's.
 
         If all had the data of the first in a deterministic study, members might share it that had their own before.
@@ -177,14 +177,14 @@ class Progress:
 
     def order_seeds(self) -> list[int]:
         """Per row of the step, the seed of the order of its member's data."""
-        rows = [page.row["data_seed"] for page in self.pages]
+        rows = [record.row["data_seed"] for record in self.row_records]
         return [self.settings.seed if seed is None else int(seed) for seed in rows]
 
     def prepare(self) -> None:
         """Make the next batches as the active members want them augmented and standardised."""
-        pages = self.pages
-        behind = [page.first_pass for page in pages]
-        self.source.prepare = self.augmenting.of([page.row for page in pages], self.order_seeds(), behind)
+        records = self.row_records
+        behind = [record.first_pass for record in records]
+        self.source.prepare = self.augmenting.of([record.row for record in records], self.order_seeds(), behind)
 
     # Telling.
 

@@ -78,7 +78,7 @@ class GroupRun(Progress):
         yield from self.save(done=True)
 
     def open(self) -> None:
-        """Build the members and their books, and take up what was left off."""
+        """Build the members and their records, and take up what was left off."""
         checkpoint.build(self)
 
     @property
@@ -148,7 +148,7 @@ class GroupRun(Progress):
         most = self.settings.steps_per_epoch
         if most is not None and self.batch >= most:
             return None
-        seeds, behind = order = self.order_seeds(), [page.first_pass for page in self.pages]
+        seeds, behind = order = self.order_seeds(), [record.first_pass for record in self.row_records]
         while True:
             if self._stream is None or order != self._stream_order:  # a pass begins, or other members train
                 self.prepare()

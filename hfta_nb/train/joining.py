@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from hfta_nb.errors import HftaError
 from hfta_nb.search.grid import Variant
-from hfta_nb.train.plan import Builder, Group
+from hfta_nb.train.plan import Group
 from hfta_nb.train.plan.grouping import Draft
-from hfta_nb.train.requested import Requested
+from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Settings
 from hfta_nb.train.todo import Todo
-
-
-class Waiting(Protocol):
-    """The arrays that wait; see `Schedule`."""
-
-    settings: Settings
-    builder: Builder
-    waiting: deque[Todo]
-    early_stops: set[int]
-    requested: Requested
-
-    @property
-    def free_index(self) -> int:
-        """A number that no array has."""
-
-    def replace(self, group: Group, by: Sequence[Group]) -> None:
-        """Put these arrays in the place of another."""
-
-    def withdraw(self, todo: Todo, by: Todo | None = None) -> None:
-        """Let an array wait no longer, or another one in its place."""
 
 
 class Joiner:
@@ -50,7 +29,7 @@ class Joiner:
         found: those that may join, each with the array in which it was to train.
     """
 
-    def __init__(self, trainer: Waiting, group: Group, members: Sequence[int], free: int) -> None:
+    def __init__(self, trainer: Schedule, group: Group, members: Sequence[int], free: int) -> None:
         self.trainer, self.free = trainer, free
         self._group, self._members = group, list(members)
         self.begin()
@@ -148,12 +127,12 @@ class Joiner:
         return replace(like, variants=variants, rows=rows, arguments=arguments, **facts)
 
 
-def _withheld(trainer: Waiting) -> set[int]:
+def _withheld(trainer: Schedule) -> set[int]:
     """Variants that were stopped, deleted or paused before their array was built."""
     return trainer.early_stops | trainer.requested.deleted | trainer.requested.held
 
 
-def taken_off(trainer: Waiting, found: Sequence[tuple[Todo, Variant]]) -> None:
+def taken_off(trainer: Schedule, found: Sequence[tuple[Todo, Variant]]) -> None:
     """These variants wait no longer."""
     for todo in {id(todo): todo for todo, _ in found}.values():
         group = todo.group
@@ -171,7 +150,7 @@ def taken_off(trainer: Waiting, found: Sequence[tuple[Todo, Variant]]) -> None:
             trainer.waiting.insert(place, replace(todo, group=one))
 
 
-def gathered(trainer: Waiting, todo: Todo) -> Todo:
+def gathered(trainer: Schedule, todo: Todo) -> Todo:
     """An array that is to begin, with what else waits and fuses with it; at most as many as there are slots."""
     s, group = trainer.settings, todo.group
     if s.slots is None or group.serial or group.fitted or todo.begun:

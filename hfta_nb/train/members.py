@@ -1,4 +1,4 @@
-"""The books of a group's members: which still train, how good each was at its best, and its weights then."""
+"""The records of a group's members: which still train, how good each was at its best, and its weights then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hfta_nb.train.settings import Settings, WeightsOf
 
 @dataclass
 class MemberRecord:
-    """One member's page.
+    """What is noted of one member.
 
     Attributes:
         row: the values of its training axes.
@@ -122,7 +122,7 @@ class Members:
         found = {place: values[self.monitor][place] for place in places}
         better = {p: math.isfinite(v) and self._better(v, self.active[p].best_value) for p, v in found.items()}
         improved = [place for place, yes in better.items() if yes]
-        if improved:  # before the books: where this needs more memory than there is, the epoch's end comes again
+        if improved:  # before its record: where this needs more memory than there is, the epoch's end comes again
             from_ = improved if rows is None else [rows[place] for place in improved]
             self._keep(weights, from_, [self.active[place].slot for place in improved])
         for place, value in found.items():
@@ -179,12 +179,12 @@ class Members:
     def clone(
         self, place: int, variant: int, row: Mapping[str, Any], narrower: Callable[[Mapping[str, Tensor]], Any]
     ) -> None:
-        """One more member, beside the one at this place; its book begins anew."""
-        page = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
-        page.best_epoch, page.patient_value, page.waited = 0, math.nan, 0
-        page.unsaved = page.held = False
-        self.all.append(page)
-        self.active.append(page)
+        """One more member, beside the one at this place; its record begins anew."""
+        record = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
+        record.best_epoch, record.patient_value, record.waited = 0, math.nan, 0
+        record.unsaved = record.held = False
+        self.all.append(record)
+        self.active.append(record)
         self.narrowers = [*self.narrowers, narrower]
         self.best = {name: torch.cat([v, torch.zeros_like(v[:1])]) for name, v in self.best.items()}
 
@@ -249,7 +249,7 @@ class Members:
             member.unsaved = False
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """The books as plain data, of these variants alone where some are named; `unsaved` hands out weights."""
+        """The records as plain data, of these variants alone where some are named; `unsaved` hands out weights."""
         kept = [m for m in self.all if ids is None or m.id in ids]
         pages = [[m.id, repr(m.best_value), m.best_epoch, m.waited] for m in kept]
         begun = [[m.start, m.first_step, m.first_pass, m.begin_s] for m in kept]
@@ -280,3 +280,11 @@ class Members:
                 most = max(best.shape[1], value.shape[1])
                 value, self.best[name] = (functional.pad(v, (0, most - v.shape[1])) for v in (value, best))
             self.best[name][slots] = value[places]
+
+
+def begun(state: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """By variant, the epoch and the step of its array with which it began, as a `Members.state` says; earlier versions
+    kept none, as all began at once."""
+    variants = [record[0] for record in state["pages"]]
+    told = state.get("begun") or [(0, 0)] * len(variants)
+    return {variant: (int(first[0]), int(first[1])) for variant, first in zip(variants, told, strict=False)}

@@ -20,7 +20,6 @@ from hfta_nb.models.recipes.undisturbed import undisturbed
 from hfta_nb.records.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.search.grid import Variant
 from hfta_nb.train.clock import Clock
-from hfta_nb.train.joining import Joiner
 from hfta_nb.train.memory import MemoryModel, free_bytes, shown
 from hfta_nb.train.plan import Builder, Group
 from hfta_nb.train.plan.group import planned
@@ -28,7 +27,7 @@ from hfta_nb.train.requested import Owner, Requested
 from hfta_nb.train.settings import End, Ends, Save, Settings, WeightsOf
 from hfta_nb.train.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.step.editing import Span
-from hfta_nb.train.todo import Todo, Training
+from hfta_nb.train.todo import Joining, Todo, Training
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
@@ -91,7 +90,7 @@ class Schedule:
         self.ended: dict[int, End] = {}
         self.least_index = 0
         self.clock = Clock()
-        self.joiner: Joiner | None = None
+        self.joiner: Joining | None = None
         self.builder = Builder(settings.family, settings.data)
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
@@ -236,7 +235,7 @@ class Schedule:
                 self.waiting[place] = replace(todo, group=group)
 
     @contextmanager
-    def joined_by(self, joiner: Joiner) -> Iterator[None]:
+    def joined_by(self, joiner: Joining) -> Iterator[None]:
         """While the array that trains has room: who plans trials asks it what may join."""
         self.joiner = joiner
         try:

@@ -20,8 +20,8 @@ from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint, failures, rebuild
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.joining import Joiner
+from hfta_nb.train.members import begun
 from hfta_nb.train.rebuild import Arrivals, Rebuilt
-from hfta_nb.train.status import begun
 from hfta_nb.train.step import ArrayStep, Origin
 from hfta_nb.train.step.rollback import on_host
 from hfta_nb.train.todo import Todo
@@ -170,9 +170,8 @@ def _first_to_train(run: Progress) -> Todo | None:
     for todo in trainer.waiting:
         if todo.run is None or todo.between_epochs:
             continue
-        starts = {variant: begun(todo.run["members"], variant)[0] for variant in todo.ids}
-        done = int(todo.run["epoch"]) + 1
-        left = max(trainer.budget(variant) - (done - start) for variant, start in starts.items())
+        starts, done = begun(todo.run["members"]), int(todo.run["epoch"]) + 1
+        left = max(trainer.budget(variant) - (done - starts[variant][0]) for variant in todo.ids)
         if min(mine, left) * (run.length or 0) >= rebuild.RECORDING_STEPS and _joiner(run, todo) is not None:
             return todo
     return None

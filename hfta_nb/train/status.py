@@ -8,6 +8,7 @@ from typing import Any
 from hfta_nb.errors import StudyError
 from hfta_nb.records.events import COMPLETE
 from hfta_nb.train.group_progress import Progress
+from hfta_nb.train.members import begun
 from hfta_nb.train.requested import with_values
 from hfta_nb.train.schedule import Schedule
 
@@ -84,16 +85,10 @@ def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int,
     states = [trainer.requested.paused.get(variant), *(t.run for t in trainer.waiting if variant in t.group.ids)]
     state = next((s for s in states if s is not None), None)
     if state is not None:
-        start, first_step = begun(state["members"], variant)
+        start, first_step = begun(state["members"]).get(variant, (0, 0))
         return int(state["epoch"]) - start, int(state["steps"]) - first_step
     for end in trainer.ended.values():
         if variant in end.members:
             length = trainer.batches(trainer.find(variant)[0]) or 0
             return end.epochs, end.steps or end.epochs * length
     return 0, 0
-
-
-def begun(books: Mapping[str, Any], variant: int) -> tuple[int, int]:
-    """The epoch and the step of its array with which a member began, as its books say."""
-    pages = zip(books["pages"], books.get("begun", ()), strict=False)
-    return next(((int(begun[0]), int(begun[1])) for page, begun in pages if page[0] == variant), (0, 0))

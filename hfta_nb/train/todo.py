@@ -43,6 +43,19 @@ class Todo:
         return list(self.group.ids) if self.end is None else list(self.end.members)
 
 
+class Joining(Protocol):
+    """Finds what may join the array that trains; see `Joiner`."""
+
+    free: int
+
+    def look(self) -> int:
+        """Take in what has come to wait; how many may join."""
+
+    @property
+    def waiting(self) -> int:
+        """Variants that wait for another array."""
+
+
 class Training(Protocol):
     """An array that trains, as the schedule sees it; see `Progress`."""
 
