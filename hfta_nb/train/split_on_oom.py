@@ -42,8 +42,8 @@ def split(trainer: Schedule, run: Progress, reason: str) -> Iterator[Event]:
     parts = [part for part in (ids[:cut], ids[cut:]) if part]
     why = f"halved while {stage}: {len(ids)} members did not fit in {shown(free)}"
     named = [(group.index, group.reason), (index, f"not with array {group.index}: {why}")]
-    # Members that come to an array later are no more than there is memory for.
-    known: dict[str, Any] = {"fitted": True, "capacity": cut}
+    # Members that come to a half later are no more than there is memory for.
+    known: dict[str, Any] = {"fitted": True, "capacity": cut if len(parts) > 1 else group.capacity}
     arrays = [replace(group.half(part, *name), **known) for part, name in zip(parts, named, strict=False)]
     states = [None] * len(parts) if state is None else _cut(trainer, group, state, parts)
     gone = [v for v in group.ids if v not in ids]
