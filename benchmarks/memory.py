@@ -27,7 +27,7 @@ from benchmarks.suite.memory import Peak
 from hfta_nb import Study
 from hfta_nb.records.events import Control
 from hfta_nb.train import Trainer
-from hfta_nb.train.capacity import model_of, peak_of
+from hfta_nb.train.capacity import model_of, peak_of, sample
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.memory import MemoryModel, let_go, shown
 from hfta_nb.train.plan import Group
@@ -108,7 +108,7 @@ def _growth(trainer: Trainer, group: Group, members: int) -> int:
     peak.begin()
     run = GroupRun(trainer, part, None)
     run.open()
-    batch = run.sample()
+    batch = sample(run)
     for _ in range(6):
         run.step.train(*batch.inputs)
     if trainer.settings.device.type == "cuda":

@@ -322,9 +322,9 @@ class ByMember(MemberOptimizer):
         own = {**told, "state": {k: v for k, v in told["state"].items() if not isinstance(k, int)}}
         return {**found, "own": with_keys(own, functools.partial(_or_same, numbers))}
 
-    def load_members(self, states: Mapping[int, Mapping[str, Any]], values: bool = True) -> None:
+    def load_members(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See `ArrayOptimizer.load_members`."""
-        super().load_members(states, values)
+        super().load_members(states)
         for index, state in states.items():
             member, known = self.members[index], own_names(self.array, index)
             numbers = {own: k for name, k in self._numbers() for own, mine in known.items() if mine == name}
@@ -355,9 +355,9 @@ class ByMember(MemberOptimizer):
         self._show()
         self._written = written
 
-    def take_member(self, index: int, other: Surgery, src: int, values: bool = True) -> None:
+    def take_member(self, index: int, other: Surgery, src: int) -> None:
         """See `ArrayOptimizer.take_member`."""
-        super().take_member(index, other, src, values)
+        super().take_member(index, other, src)
         if isinstance(other, ByMember):
             self._own_settings[index] = dict(other._own_settings[src])
             self._graft(index, other, src)

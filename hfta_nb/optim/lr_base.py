@@ -20,7 +20,7 @@ from hfta_nb.errors.border import MOST, STATE, number, takes
 from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.optim.hyperparameters import plain, rows_of
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
-from hfta_nb.optim.stub_values import functions_in, pull, push, restore, take_seen, values_of
+from hfta_nb.optim.stub_values import functions_in, pull, push, restore, values_of
 from hfta_nb.optim.surgery import checked
 
 Factory = Callable[[torch.optim.Optimizer], reference.LRScheduler]
@@ -230,9 +230,7 @@ class ArrayLRScheduler:
             OptimError: not a member's number.
         """
         src, dst = checked(self.optimizer.array, src), checked(self.optimizer.array, dst)
-        self.members[dst] = self._copied(src, self.optimizer.stubs[dst], {})
-        self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])
-        self._states.copy_member(src, dst)
+        self.take_member(dst, self, src)
 
     def take_member(self, index: int, other: ArrayLRScheduler, src: int) -> None:
         """Member `index` takes the scheduler of member `src` of another, as far as it has come; its optimizer comes
@@ -241,22 +239,6 @@ class ArrayLRScheduler:
         self._factories[index], self._before[index] = other._factories[src], copy.deepcopy(other._before[src])
         self._states.take(index, other._states, src)
         self._note_functions(self._states)
-
-    def advance_member(self, index: int, other: ArrayLRScheduler, src: int) -> None:
-        """Let a member's schedule, which is at its start, go as far as that of member `src` of another has come.
-
-        Schedules that follow a metric take what they have seen of it.
-        """
-        mine, theirs = self.members[index], other.members[src]
-        pull(self.optimizer)
-        if isinstance(mine, reference.ReduceLROnPlateau):
-            take_seen(mine, theirs)
-        else:
-            with caught_warnings(), self._alone(index):
-                warnings.simplefilter("ignore")  # torch's own: no optimizer has stepped
-                for _ in range(theirs.last_epoch):
-                    mine.step()
-        push(self.optimizer)
 
     def reset_member(self, index: int) -> None:
         """The member's schedule, and the values of its groups that it changes, begin anew."""

@@ -90,9 +90,9 @@ def replan_member(
 
 
 def advanced(made: reference.LRScheduler, before: reference.LRScheduler) -> reference.LRScheduler:
-    """A scheduler that has just been made, as far as another one is; of one that follows a metric, with what that has
-    seen. The values that it changes are those of so many steps."""
-    if isinstance(made, reference.ReduceLROnPlateau) or isinstance(before, reference.ReduceLROnPlateau):
+    """A scheduler that has just been made, as far as another one is; one that follows a metric takes what that has seen
+    of it. The values that it changes are those of so many steps."""
+    if isinstance(made, reference.ReduceLROnPlateau):
         take_seen(made, before)
         return made
     with caught_warnings():  # torch's own: no optimizer has stepped

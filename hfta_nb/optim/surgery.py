@@ -188,18 +188,16 @@ class Surgery(Hooks, MembersState):
         for scheduler in self.schedulers():
             scheduler.copy_member(src, dst)
 
-    def take_member(self, index: int, other: Surgery, src: int, values: bool = True) -> None:
-        """Member `index` takes the state of member `src` of another optimizer, in place; lr schedules are left alone.
-
-        Args:
-            values: take its hyperparameters as well.
+    def take_member(self, index: int, other: Surgery, src: int) -> None:
+        """Member `index` takes state and hyperparameters of member `src` of another optimizer, in place; lr schedules
+        are left alone.
 
         Raises:
             OptimError: the other one is of another class, or of a member with other parameters.
         """
         if type(other) is not type(self) or other.title != self.title:
             raise OptimError("another optimizer", where=self.title, got=other)
-        self.load_members({index: other.member_state(src)}, values)
+        self.load_members({index: other.member_state(src)})
 
     def member_state(self, index: int) -> dict[str, Any]:
         """What the optimizer has of a member, by the names of its plain module; it suits any array with such a member.
@@ -218,11 +216,8 @@ class Surgery(Hooks, MembersState):
         ]
         return {"groups": groups, "state": {named[name]: v for name, v in self._member_state(index).items()}}
 
-    def load_members(self, states: Mapping[int, Mapping[str, Any]], values: bool = True) -> None:
+    def load_members(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """Take in what `member_state` gave of these members.
-
-        Args:
-            values: take hyperparameters as well.
 
         Raises:
             OptimError: one is of a member with other parameters, or shared out among other groups. Nothing has changed
@@ -230,17 +225,16 @@ class Surgery(Hooks, MembersState):
         """
         self.take_written()
         given = {index: self._regrouped(index, state["groups"]) for index, state in states.items()}
-        if values:
-            for k, group in enumerate(self.param_groups):
-                mine = [*self.kinds, *self.extras(k)]
-                for name in dict.fromkeys([*mine, *(n for own in given.values() for n in own.get(k, {}))]):
-                    rows = self.rows(k, name) if name in group else [None] * len(self.array)
-                    for index, own in given.items():
-                        if k in own:
-                            rows[index] = own[k].get(name)
-                            if name in self.kinds:
-                                rows[index] = self.kinds[name].one(name, rows[index])
-                    group[name] = rows
+        for k, group in enumerate(self.param_groups):
+            mine = [*self.kinds, *self.extras(k)]
+            for name in dict.fromkeys([*mine, *(n for own in given.values() for n in own.get(k, {}))]):
+                rows = self.rows(k, name) if name in group else [None] * len(self.array)
+                for index, own in given.items():
+                    if k in own:
+                        rows[index] = own[k].get(name)
+                        if name in self.kinds:
+                            rows[index] = self.kinds[name].one(name, rows[index])
+                group[name] = rows
         begun: dict[int, dict[str, Any]] = {}
         for index, state in states.items():
             if state["state"]:

@@ -16,8 +16,8 @@ from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import time_limit
 from hfta_nb.study.state import Added, StudyState
-from hfta_nb.train.joining import Joiner
 from hfta_nb.train.plan import Group
+from hfta_nb.train.todo import Joining
 
 FILE = "optuna.log"
 """A copy of the trials in Optuna's format, beside the run's own files."""
@@ -324,7 +324,7 @@ def follow(study: StudyState, control: Control, event: Event) -> None:
             pass
 
 
-def _fill(study: StudyState, searcher: Searcher, joiner: Joiner) -> None:
+def _fill(study: StudyState, searcher: Searcher, joiner: Joining) -> None:
     """Ask for as many trials as may join the array; of those that can't, as many as there are slots may wait."""
     each = max(1, len(searcher.seeds))
     while searcher.left:

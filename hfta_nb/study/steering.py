@@ -17,8 +17,8 @@ from hfta_nb.study import adding, definition_files
 from hfta_nb.study.state import Added, StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.train.plan.building import Builder
+from hfta_nb.train.status import anew
 from hfta_nb.train.step import editing
-from hfta_nb.train.whereabouts import anew
 
 if TYPE_CHECKING:
     import pandas
@@ -28,7 +28,7 @@ COLUMNS = ("member", "how", "parent", "start", "epoch", "step", "changes", "reas
 
 @dataclass(frozen=True)
 class Owner:
-    """A study as its run knows it; see `train.settings.Owner`."""
+    """A study as its run knows it; see `train.requested.Owner`."""
 
     study: StudyState
 

@@ -15,7 +15,9 @@ from hfta_nb.engine.array.access import kept_times, tensor_map
 from hfta_nb.errors import out_of_memory
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.train.group_run import GroupRun
+from hfta_nb.train import checkpoint
+from hfta_nb.train.batches import Batch
+from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
 from hfta_nb.train.plan import Group, reckoned
 from hfta_nb.train.schedule import Schedule
@@ -127,12 +129,22 @@ def peak_of(trainer: Schedule, group: Group, members: int, validation: bool = Tr
     return None if peak is None else int(peak)
 
 
-def _tried(trainer: Schedule, group: Group, members: int, measure: Callable[[GroupRun], float]) -> float | None:
+def sample(run: Progress) -> Batch:
+    """A batch as the members train on, to try something with."""
+    x, y = run.data.sample_batch(run.batch_size, run.settings.device, run.settings.dtype)
+    run.prepare()
+    own = False
+    if run.source.prepare is not None:
+        x, y, own = run.source.prepare.training(x, y, own, 0, 0)
+    return Batch(x, y, run.batch_size, own)
+
+
+def _tried(trainer: Schedule, group: Group, members: int, measure: Callable[[Progress], float]) -> float | None:
     """What is measured with an array of so many members; None if it fails for lack of memory."""
     part = group.part(group.ids[:members], group.index, group.reason)
     try:
-        run = GroupRun(trainer, part, None)
-        run.open()
+        run = Progress(trainer, part, None)
+        checkpoint.build(run)
         try:
             return measure(run)
         finally:
@@ -145,8 +157,8 @@ def _tried(trainer: Schedule, group: Group, members: int, measure: Callable[[Gro
         let_go(trainer.settings.device)
 
 
-def _steps(run: GroupRun, meter: Meter, validation: bool) -> int:
-    batch = run.sample()
+def _steps(run: Progress, meter: Meter, validation: bool) -> int:
+    batch = sample(run)
     for _ in range(2):  # the second has the optimizer's state beside its activations
         run.step.train(*batch.inputs)
     if validation and not isinstance(run.data, Stream):
@@ -158,7 +170,7 @@ def _steps(run: GroupRun, meter: Meter, validation: bool) -> int:
     return meter.peak_bytes + best
 
 
-def _scale(run: GroupRun, group: Group) -> float:
+def _scale(run: Progress, group: Group) -> float:
     """How much larger members are in an array of all architectures, which pads them."""
     if group.architectures == 1:
         return 1.0
@@ -203,8 +215,8 @@ def _rate(trainer: Schedule, group: Group, members: int) -> float | None:
     return _tried(trainer, group, members, lambda run: _timed(run, trainer.settings.device))
 
 
-def _timed(run: GroupRun, device: torch.device) -> float:
-    batch = run.sample()
+def _timed(run: Progress, device: torch.device) -> float:
+    batch = sample(run)
     if isinstance(run.step, ArrayStep) and len(run.step) > 1:
         run.step.tune(*batch.inputs, TUNING_S)
     for _ in range(RECORDING):

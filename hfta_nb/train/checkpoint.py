@@ -10,9 +10,8 @@ from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.errors.caught_warnings import caught_warnings
-from hfta_nb.train import aside
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.members import MemberRecord, Members
+from hfta_nb.train.members import MemberRecord, Members, begun
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import End
 from hfta_nb.train.step import ArrayStep, editing, states
@@ -21,15 +20,17 @@ from hfta_nb.train.step.choices import by_step, lr_scheduler_of
 
 
 def build(run: Progress) -> None:
-    """Build the members of an array and their books, and take up what was left off."""
+    """Build the members of an array and their records, and take up what was left off."""
     s = run.settings
+    group = run.group if run.resume is None else _with_rows(run, run.resume)
     with run.meter or nullcontext():
-        run.step = run.trainer.build(run.group if run.resume is None else _with_rows(run, run.resume))
-    if isinstance(run.step, ArrayStep):
-        run.step.plan(s.compiling, float(s.epochs * (run.length or 0)))
+        step = run.trainer.build(group)
+    if isinstance(step, ArrayStep):
+        step.plan(s.compiling, float(s.epochs * (run.length or 0)))
     if run.trainer.prepare is not None:
-        run.step = run.trainer.prepare(run.step)
-        run.whole = getattr(run.step, "whole", True)  # a step of several devices can't be undone
+        step = run.trainer.prepare(step)
+        run.whole = getattr(step, "whole", True)  # a step of several devices can't be undone
+    run.go_on(step, range(len(step)), group.ids)
     narrowers = [run.step.narrower(i) for i in range(len(run.step))]
     every = s.validate_every == 1
     run.members = Members(run.group, s.monitor, s.maximize, s.patience, narrowers, every, s.min_delta)
@@ -60,16 +61,12 @@ def load(run: Progress, state: Mapping[str, Any]) -> None:
 def _load(run: Progress, state: Mapping[str, Any]) -> None:
     held = list(state.get("held", state["ids"]))
     there = _with_rows(run, state)
-    places = [there.ids.index(variant) for variant in held]
-    run.step = run.step.select(places)
-    run.scores.select(places)
+    run.choose([there.ids.index(variant) for variant in held], state.get("rows", range(len(held))), held)
     run.step.load_state(_replanned(run, state, held))
     run.members.load(state["members"], state["ids"])
-    if "rows" in state:
-        run.held, run._rows = held, list(state["rows"])
-        pages = zip(there.variants, there.rows, strict=True)
-        run.gone = {v.id: MemberRecord(v.id, row, 0) for v, row in pages if v.id not in state["ids"]}
-        run.gone |= {member.id: member for member in run.members.all if member.id in run.gone}
+    known = zip(there.ids, there.rows, strict=True)
+    run.gone = {variant: MemberRecord(variant, row, 0) for variant, row in known if variant not in state["ids"]}
+    run.gone |= {member.id: member for member in run.members.all if member.id in run.gone}
     run.epoch, run.batch, run.told = int(state["epoch"]), int(state["batch"]), int(state["told"])
     run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
     run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
@@ -77,8 +74,6 @@ def _load(run: Progress, state: Mapping[str, Any]) -> None:
     run.source.load_state(state.get("data"))
     if "wide" in state and run.settings.deterministic:
         _widen(run, state["ids"], **state["wide"])
-    if isinstance(run.step, ArrayStep):
-        run.step.due = run._rows
     put_values(run, int(state.get("epochs", run.settings.epochs)))
 
 
@@ -86,7 +81,7 @@ def _with_rows(run: Progress, state: Mapping[str, Any]) -> Group:
     """The array with the variants that it has no more, and that rows of nobody in this state are built as."""
     group = run.group
     gone = dict.fromkeys(variant for variant in state.get("held", ()) if variant not in group.ids)
-    found = [aside.find(run.trainer, run, variant) for variant in gone]
+    found = [run.trainer.find(variant) for variant in gone]
     return replace(
         group,
         variants=(*group.variants, *(other.variants[place] for other, place in found)),
@@ -98,9 +93,7 @@ def _with_rows(run: Progress, state: Mapping[str, Any]) -> Group:
 def _widen(run: Progress, ids: Sequence[int], rows: Sequence[int], members: int, block_size: int) -> None:
     """Put members back into the rows that they had in their array; the other rows are copies of the first member."""
     chosen = [rows.index(row) if row in rows else 0 for row in range(members)]
-    run.step = run.step.select(chosen)
-    run.scores.select(chosen)
-    run._rows, run.held = list(rows), [ids[place] for place in chosen]
+    run.choose(chosen, rows, [ids[place] for place in chosen])
     if isinstance(run.step, ArrayStep):
         run.step.array.block_size = block_size
 
@@ -112,11 +105,11 @@ def put_values(run: Progress, epochs: int = 0) -> None:
         epochs: that their lr schedules span, where they have no budget of their own; 0 for members that begin.
     """
     trainer = run.trainer
-    replanned = trainer.asked.budgets.keys() if epochs != run.settings.epochs else set()
+    replanned = trainer.requested.budgets.keys() if epochs != run.settings.epochs else set()
     for place, member in zip(run.rows, run.members.active, strict=True):
-        if member.id in trainer.asked.changed or member.id in replanned:
-            span = editing.Span(trainer.budget(member.id), trainer.batches(run.group))
-            names = trainer.asked.changed.pop(member.id, ())
+        if member.id in trainer.requested.changed or member.id in replanned:
+            span = trainer.span(run.group, member.id)
+            names = trainer.requested.changed.pop(member.id, ())
             editing.set_values(run.step, place, member.row, span, names)
 
 
@@ -143,9 +136,9 @@ def end_of(run: Progress, done: Sequence[int]) -> Callable[[int], None]:
     if trainer.ends is None:
         return lambda index: None
     ends, first, state = trainer.ends, next(m for m in run.members.active if m.id == done[0]), run.state(done)
-    books = {**state["members"], "begun": [[0, 0, 0, 0.0]] * len(done)}
-    begun = {"epoch": first.start, "steps": first.first_step, "pass": first.first_pass, "judged": first.start}
-    state |= {"members": books, **{name: state[name] - before for name, before in begun.items()}}
+    records = {**state["members"], "begun": [[0, 0, 0, 0.0]] * len(done)}
+    before = {"epoch": first.start, "steps": first.first_step, "pass": first.first_pass, "judged": first.start}
+    state |= {"members": records, **{name: state[name] - done_before for name, done_before in before.items()}}
 
     def keep(index: int) -> None:
         name = ends.write_end(index, state)
@@ -187,8 +180,7 @@ def _go_on(run: Progress, state: Mapping[str, Any], held: Sequence[int], unit: s
         unit: what they count, "steps" or "epoch".
     """
     done, which = int(state[unit]), 1 if unit == "steps" else 0
-    books = zip(state["members"]["pages"], _begun(state), strict=True)
-    trained = {page[0]: done - first[which] for page, first in books}
+    trained = {variant: done - first[which] for variant, first in begun(state["members"]).items()}
     counts = [trained.get(variant, 0) for variant in held]  # rows of nobody stay where they begin
     if unit == "steps":
         counts = [updates(run.group.rows[0], count, run.trainer.batches(run.group)) for count in counts]
@@ -198,9 +190,3 @@ def _go_on(run: Progress, state: Mapping[str, Any], held: Sequence[int], unit: s
             run.step.step_lr_schedulers(due)
         else:
             run.step.step_lr_schedulers()
-
-
-def _begun(state: Mapping[str, Any]) -> list[list[int]]:
-    """Per page of the books, what its array had done when it began; nothing in checkpoints of earlier versions."""
-    books = state["members"]
-    return list(books.get("begun") or [[0, 0, 0, 0]] * len(books["pages"]))

@@ -15,13 +15,13 @@ from hfta_nb.data.augment import Setting
 from hfta_nb.engine.array.access import seeded_state
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Clone, Event
-from hfta_nb.train import aside
 from hfta_nb.train.group_progress import Progress
+from hfta_nb.train.members import begun
 from hfta_nb.train.plan import SPLITTING, Group
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.status import reached
 from hfta_nb.train.step import ArrayStep, averages, by_step, editing
 from hfta_nb.train.step.rollback import on_host
-from hfta_nb.train.whereabouts import begun, reached
 
 
 def warm(run: Progress, request: Clone, planned: Group) -> Iterator[Event]:
@@ -80,12 +80,11 @@ def _join(run: Progress, source: int, request: Clone, planned: Group) -> None:
     if "seed" in request.changes:
         made.array.generators.keep(own, seeded_state(variant.seed, run.settings.device))
     if run.members.active[source].row != row:
-        editing.set_values(made, own, row, span_of(run.trainer, planned, variant.id), tuple(request.changes))
-    if run._rows is not None:
-        run._rows = made.due = [*rows, own]
-        run.held[own : own + 1] = [variant.id]
-    run.step = made
+        editing.set_values(made, own, row, run.trainer.span(planned, variant.id), tuple(request.changes))
+    row_ids = list(run.row_ids)
+    row_ids[own : own + 1] = [variant.id]
     run.scores.select(places)
+    run.go_on(made, [*rows, own], row_ids)
     run.members.clone(source, variant.id, row, made.narrower(own))
     group = run.group
     run.group = replace(
@@ -109,7 +108,7 @@ def alone(
         source: how far the source is, which is alone in this state.
         why: the clone is not in its source's array.
     """
-    whole, place = aside.find(trainer, run, request.variant)
+    whole, place = trainer.find(request.variant)
     state = _state(source, request, whole.rows[place], planned, trainer.settings.device)
     own = replace(
         whole.half([request.variant], planned.index, f"not with array {whole.index}: {why}"),
@@ -119,9 +118,9 @@ def alone(
         fitted=True,
     )
     trainer.replace(planned, [own])
-    trainer.asked.change(own.ids[0], request.changes)
+    trainer.requested.change(own.ids[0], request.changes)
     trainer.put_first([own], [state])
-    start, first_step = begun(state["members"], own.ids[0])
+    start, first_step = begun(state["members"])[own.ids[0]]
     reason = f"in an array of its own: {why}"
     yield edited(request, own, int(state["epoch"]) - start, int(state["steps"]) - first_step, reason)
     yield ev.PlanMade(time.time(), trainer.records())
@@ -154,11 +153,6 @@ def _state(
         streams = seeded_state(variant.seed, device)
         state["step"]["generators"] = {k: streams[k].unsqueeze(0) for k in state["step"]["generators"]}
     return state
-
-
-def span_of(trainer: Schedule, group: Group, variant: int) -> editing.Span:
-    """How long a member trains."""
-    return editing.Span(trainer.budget(variant), trainer.batches(group))
 
 
 def edited(request: Clone, planned: Group, epoch: int, step: int, reason: str) -> ev.MemberEdited:

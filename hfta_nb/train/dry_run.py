@@ -16,9 +16,9 @@ from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.plan import Group
+from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Settings
 from hfta_nb.train.step import call_all
-from hfta_nb.train.trainer import Trainer
 
 MOST = 32
 """So many architectures are tried at most, spread over all that there are."""
@@ -39,7 +39,7 @@ def examples(groups: Sequence[Group], most: int = MOST) -> list[tuple[Group, int
 
 def tried(settings: Settings, groups: Sequence[Group]) -> Iterator[ev.ForwardTried]:
     """Build a member of each architecture, and call it and its loss with one batch; nothing is trained."""
-    trainer = Trainer(settings, groups, Control())
+    trainer = Schedule(settings, groups, Control())
     for group, place in examples(groups):
         error = _try(trainer, group, place)
         variant = group.variants[place].id
@@ -54,7 +54,7 @@ def tried(settings: Settings, groups: Sequence[Group]) -> Iterator[ev.ForwardTri
         yield ev.ForwardTried(time.time(), variant, reason, *where, detail)
 
 
-def _try(trainer: Trainer, group: Group, place: int) -> Exception | None:
+def _try(trainer: Schedule, group: Group, place: int) -> Exception | None:
     """What one member raises; lack of memory is no fault of its code."""
     s, device = trainer.settings, trainer.settings.device
     try:
@@ -73,7 +73,7 @@ def _try(trainer: Trainer, group: Group, place: int) -> Exception | None:
     return None
 
 
-def _batch(trainer: Trainer, row: Mapping[str, Any]) -> tuple[Any, Any]:
+def _batch(trainer: Schedule, row: Mapping[str, Any]) -> tuple[Any, Any]:
     """A batch as the member trains on."""
     s, size = trainer.settings, int(row["batch_size"])
     x, y = trainer.data.sample_batch(size, s.device, s.dtype)

@@ -10,11 +10,11 @@ from typing import Any
 from hfta_nb.errors import StudyError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event, Extend
-from hfta_nb.train import aside, cloning
+from hfta_nb.train import rebuild
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.status import ENDED, TRAINING, WAITING, alive, reached, where
 from hfta_nb.train.step import ArrayStep, editing
-from hfta_nb.train.whereabouts import ENDED, TRAINING, WAITING, alive, reached, where
 
 
 def extend(trainer: Schedule, run: Progress | None, request: Extend) -> Iterator[Event]:
@@ -23,14 +23,14 @@ def extend(trainer: Schedule, run: Progress | None, request: Extend) -> Iterator
     Raises:
         StudyError: the member has ended, or is not there.
     """
-    asked, variant, more = trainer.asked, request.variant, request.epochs
+    requested, variant, more = trainer.requested, request.variant, request.epochs
     if variant is not None:
         found = alive(trainer, run, variant, "extend")
-        asked.budgets[variant] = trainer.budget(variant) + more
+        requested.budgets[variant] = trainer.budget(variant) + more
         if found == TRAINING:
             _replan(trainer, run, [variant])
         elif found != WAITING:
-            asked.change(variant, ())
+            requested.change(variant, ())
         yield _longer(trainer, run, variant)
         return
     if trainer.owner is None:
@@ -38,9 +38,9 @@ def extend(trainer: Schedule, run: Progress | None, request: Extend) -> Iterator
     epochs = trainer.settings.epochs + more
     trainer.owner.extend(epochs)
     trainer.settings = replace(trainer.settings, epochs=epochs)
-    for one in asked.budgets:
-        asked.budgets[one] += more
-        asked.change(one, ())
+    for one in requested.budgets:
+        requested.budgets[one] += more
+        requested.change(one, ())
     if run is not None:
         run.settings = trainer.settings
         _replan(trainer, run, run.members.ids)
@@ -48,7 +48,7 @@ def extend(trainer: Schedule, run: Progress | None, request: Extend) -> Iterator
         yield _longer(trainer, run, variant)
     for end in trainer.go_on():
         for variant in end.members:
-            if variant not in asked.deleted:
+            if variant not in requested.deleted:
                 yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {epochs}")
                 yield _longer(trainer, run, variant)
 
@@ -64,7 +64,7 @@ def _replan(trainer: Schedule, run: Progress | None, variants: list[int]) -> Non
     assert run is not None  # they are in an array that trains
     for variant in variants:
         at = run.members.ids.index(variant)
-        span = cloning.span_of(trainer, run.group, variant)
+        span = trainer.span(run.group, variant)
         editing.set_values(run.step, run.rows[at], run.members.active[at].row, span)
     if isinstance(run.step, ArrayStep):
         run.step.plan(run.settings.compiling, float(run.budget * (run.length or 0)))
@@ -76,5 +76,5 @@ def longer(run: Progress) -> Iterator[Event]:
     more = [member.id for member in run.members.active if run.left(member) > 0]
     if more:
         reason = f"to train on to epoch {min(map(trainer.budget, more))}"
-        own, told = yield from aside.set_aside(run, more, ev.WAITING, reason, "it trains longer")
+        own, told = yield from rebuild.take_out(run, more, ev.WAITING, reason, "it trains longer")
         trainer.put_first([own], [told])

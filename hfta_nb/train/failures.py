@@ -12,7 +12,7 @@ from typing import Any
 from hfta_nb.errors import DataError, HftaError, MemberError, StoreError, out_of_memory
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.train import aside
+from hfta_nb.train import rebuild
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
@@ -59,7 +59,7 @@ def failure_of(run: Progress, error: Exception) -> Failure | None:
         return None
     if place is None:
         return None
-    return noted(run.trainer, run.members.ids[run.rows.index(place)] if place in run.rows else run.held[place], error)
+    return noted(run.trainer, run.row_ids[place], error)
 
 
 def of_nobody(run: Progress, error: Exception) -> bool:
@@ -72,7 +72,7 @@ def of_nobody(run: Progress, error: Exception) -> bool:
         return False
     if not run.settings.deterministic:
         run.settle()
-    elif (whose := run.held[place]) in run.members.ids and run.filled == run.steps:
+    elif (whose := run.row_ids[place]) in run.members.ids and run.filled == run.steps:
         return False
     else:
         rows = dict(zip(run.members.ids, run.rows, strict=True))
@@ -84,7 +84,7 @@ def of_nobody(run: Progress, error: Exception) -> bool:
 
 
 def _arguments(run: Progress, variant: int) -> Mapping[str, Any]:
-    group, place = aside.find(run.trainer, run, variant)
+    group, place = run.trainer.find(variant)
     return group.arguments[place]
 
 
@@ -118,31 +118,26 @@ def leave_out(run: Progress, failure: Failure) -> Iterator[Event]:
         yield from run.leave([variant], ev.FAILED, failure.reason, failure.detail)
         return
     yield from run.leave([variant], ev.WAITING, f"to be tried alone: {failure.reason}", failure.detail)
-    others = [v for v in group.ids if v != variant]
-    if others:
-        run.members.drop(variant)
-        run.group = group.half(others, group.index, group.reason)
-    _divide(run.trainer, group, [run.group] if others else [], failure)
-    yield ev.PlanMade(time.time(), run.trainer.records())
+    alone = _alone(run.trainer, group, failure)
+    yield from rebuild.part_with(run, alone)
+    run.trainer.put_last(alone)
 
 
 def build_without(trainer: Schedule, group: Group, failure: Failure) -> Iterator[Event]:
     """An array is to be built without the member."""
     if group.serial:
         yield ev.MemberChanged(time.time(), failure.variant, ev.FAILED, failure.reason, failure.detail)
-        if trainer.save is not None:
-            yield ev.CheckpointSaved(time.time(), group.index, 0, trainer.checkpoint(group, None, {}))
+        yield from trainer.save_after(group, {})
         return
     others = [v for v in group.ids if v != failure.variant]
-    parts = [group.part(others, group.index, group.reason)] if others else []
-    _divide(trainer, group, parts, failure)
+    parts, alone = [group.part(others, group.index, group.reason)] if others else [], _alone(trainer, group, failure)
+    trainer.replace(group, [*parts, alone])
+    trainer.put_last(alone)
     trainer.put_first(parts, [None] * len(parts))
     yield ev.PlanMade(time.time(), trainer.records())
 
 
-def _divide(trainer: Schedule, group: Group, others: list[Group], failure: Failure) -> None:
-    """Put the others in the array's place, and the member after all arrays that wait."""
+def _alone(trainer: Schedule, group: Group, failure: Failure) -> Group:
+    """The array of the member alone, as a plain module; it trains after all arrays that wait."""
     part = group.part([failure.variant], trainer.free_index, f"not with array {group.index}: {failure.reason}")
-    alone = replace(part, serial=True, fitted=True, likes=(), architectures=1, padding=0.0)
-    trainer.replace(group, [*others, alone])
-    trainer.put_last(alone)
+    return replace(part, serial=True, fitted=True, likes=(), architectures=1, padding=0.0)

@@ -18,7 +18,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.group_sources import batches_of
 from hfta_nb.train.members import MemberRecord, Members
-from hfta_nb.train.memory import Meter
+from hfta_nb.train.memory import Meter, let_go
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
@@ -26,6 +26,7 @@ from hfta_nb.train.settings import LAST, WeightsOf, weights_at
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
 from hfta_nb.train.speed import SpeedProbe
 from hfta_nb.train.step import ArrayStep, Step
+from hfta_nb.train.step.rollback import on_host
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Progress:
     Attributes:
         step, members, scores, metrics: once it is built.
         probe: times the first steps; None where it has nothing more to do.
-        asked: requests that concern its members, which came while another group had its turn.
+        passed_on: requests that concern its members, which came while another group had its turn.
     """
 
     step: Step
@@ -74,8 +75,7 @@ class Progress:
         else:
             self.source, self.augmenting = SharedBatches(shelf), shelf.augmenting
         self.resume = resume
-        self.asked: list[ev.Request] = []
-        self.aside = False  # whether another array trains first, which this one then joins
+        self.passed_on: list[ev.Request] = []
         self.apart: set[int] = set()  # arrays that could not join this one
         self.unlike: dict[int, tuple[tuple[int, ...], ...]] = {}  # those that do not fuse, with the members that do not
         self.stage = "building"
@@ -91,8 +91,8 @@ class Progress:
         self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
         self._stream: Iterator[Batch] | None = None
         self._stream_order: tuple[list[int], list[int]] = ([], [])  # of its members' data
-        self._rows: list[int] | None = None  # of the members, in a step that has others, which are of nobody
-        self.held: list[int] = []  # the variants that such a step has
+        self.rows: list[int] = []  # of the members that still train, in the step, which may have more: see `settle`
+        self.row_ids: list[int] = []  # per row of the step, the variant that it is built as
         self.gone: dict[int, MemberRecord] = {}  # of these, those that train no more
         self.filled = -1  # the steps that were done when a row that is nobody's was last filled
         self.told = 0  # steps of this epoch whose losses have been told
@@ -104,6 +104,18 @@ class Progress:
         self.source.close()
         for name in ("step", "members", "scores", "probe", "resume", "meter", "_stream"):
             self.__dict__.pop(name, None)
+
+    def to_host(self) -> tuple[list[int], Mapping[str, Any] | None, Mapping[WeightsOf, Any]]:
+        """Free the device: the members that still train, how far they are, and their weights that are not saved yet.
+
+        Before the first step they are where they were; None where they had not begun.
+        """
+        ids = self.members.ids if self.built else self.group.ids if self.resume is None else self.resume["ids"]
+        state = self.resume if self.stage == "building" else on_host(self.state())
+        unsaved = on_host(self.members.unsaved()) if self.built else {}
+        self.forget()
+        let_go(self.settings.device)
+        return list(ids), state, unsaved
 
     @property
     def length(self) -> int | None:
@@ -117,9 +129,14 @@ class Progress:
         return min(ends, default=self.settings.epochs)
 
     @property
-    def rows(self) -> list[int]:
-        """Where the members that still train are in the step, which may have more: see `settle`."""
-        return list(range(len(self.members.ids))) if self._rows is None else self._rows
+    def built(self) -> bool:
+        """Whether there are members and a step."""
+        return hasattr(self, "members")
+
+    @property
+    def aligned(self) -> bool:
+        """Whether the step has the members alone, in their order."""
+        return self.rows == list(range(len(self.step)))
 
     def spread(self, values: Sequence[T], others: Sequence[T] = ()) -> list[T]:
         """One value per row of the step, from one per member that still trains; other rows get that of the first.
@@ -127,23 +144,23 @@ class Progress:
         Args:
             others: per row, what it gets instead if it is nobody's.
         """
-        if self._rows is None:
+        if self.aligned or not values:
             return list(values)
         found = list(others) or [values[0]] * len(self.step)
-        for row, value in zip(self._rows, values, strict=True):
+        for row, value in zip(self.rows, values, strict=True):
             found[row] = value
         return found
 
     @property
-    def pages(self) -> list[MemberRecord]:
+    def row_records(self) -> list[MemberRecord]:
         """Per row of the step, who says on what data it trains: that of its own, as far as it has been a member's.
 
         If all had the data of the first in a deterministic study, members might share it that had their own before.
         """
         active = self.members.active
-        if self._rows is None or not self.settings.deterministic:
+        if not (active and self.settings.deterministic):
             return self.spread(active)
-        return self.spread(active, [self.gone.get(variant, active[0]) for variant in self.held])
+        return self.spread(active, [self.gone.get(variant, active[0]) for variant in self.row_ids])
 
     def left(self, member: MemberRecord) -> int:
         """Epochs that a member still trains."""
@@ -156,7 +173,24 @@ class Progress:
         steps = self.length or UNKNOWN_STEPS
         return EpochScores(training, self.metrics, steps, len(self.step), s.score_dtype, s.device)
 
+    # Data.
+
+    def order_seeds(self) -> list[int]:
+        """Per row of the step, the seed of the order of its member's data."""
+        rows = [record.row["data_seed"] for record in self.row_records]
+        return [self.settings.seed if seed is None else int(seed) for seed in rows]
+
+    def prepare(self) -> None:
+        """Make the next batches as the active members want them augmented and standardised."""
+        records = self.row_records
+        behind = [record.first_pass for record in records]
+        self.source.prepare = self.augmenting.of([record.row for record in records], self.order_seeds(), behind)
+
     # Telling.
+
+    def resumed(self) -> None:
+        """The run was paused until now."""
+        self.last_told = time.perf_counter()
 
     def tell(self, always: bool = False) -> Iterator[Event]:
         """The steps since the last time, unless that is too short ago; members whose loss is not finite leave."""
@@ -165,7 +199,7 @@ class Progress:
         if self.told >= end or not (always or now - self.last_told >= EVENT_INTERVAL_S):
             return
         block = self.scores.rows["loss"][self.told : end]  # reading it waits for the device, so it is read seldom
-        block = block if self._rows is None else block[:, self._rows]
+        block = block if self.aligned else block[:, self.rows]
         finite = torch.isfinite(block).all(0).tolist()
         losses = block.mean(0).tolist()
         ids = self.members.ids
@@ -205,19 +239,29 @@ class Progress:
         total = sum(work(*part) for part in self.work())
         total += sum(work(*part) for run in trainer.training if run is not self for part in run.work())
         for todo in trainer.waiting:
+            steps = 0.0 if todo.run is None else float(todo.run["steps"])
             if todo.end is not None:
-                total += work(todo.group, len(todo.end.members), todo.end.epochs * (trainer.batches(todo.group) or 0))
-            elif todo.run is not None:
-                total += work(todo.group, len(todo.run["ids"]), float(todo.run["steps"]))
-            else:
-                total += work(todo.group, len(set(todo.group.ids) - trainer.early_stops), 0.0)
+                steps = float(todo.end.epochs * (trainer.batches(todo.group) or 0))
+            total += work(todo.group, len(set(todo.ids) - (set() if todo.begun else trainer.early_stops)), steps)
         return total
 
     def work(self) -> list[tuple[Group, int, int]]:
         """The group, members that still train, and their steps so far."""
-        if not hasattr(self, "members"):
+        if not self.built:
             return [(self.group, len(self.group.ids), self.steps)]
         return [(self.group, 1, self.steps - member.first_step) for member in self.members.active]
+
+    def end_probe(self) -> Iterator[Event]:
+        """The speed of plain modules, as far as it is known; it is not measured any more."""
+        probe, self.probe = self.probe, None
+        if probe is not None and probe.enough:
+            yield probe.event()
+
+    def between_passes(self) -> bool:
+        """Whether all members are at the beginning of a pass through the data, where others can begin."""
+        if self.place and self.place == self.source.length:  # the next batch would find it out
+            self.pass_, self.place, self._stream = self.pass_ + 1, 0, None
+        return not self.place
 
     # Members.
 
@@ -235,15 +279,10 @@ class Progress:
         keep = [i for i, v in enumerate(self.members.ids) if v not in gone]
         if state in (ev.COMPLETE, ev.PRUNED, ev.STOPPED):
             self.keep_last(gone)
-        if self._rows is None:
-            self.held = list(self.members.ids)
         self.gone |= {m.id: m for m in self.members.active if m.id in gone}
-        rows = self.rows
-        self._rows = [rows[i] for i in keep]
+        self.go_on(self.step, [self.rows[i] for i in keep], self.row_ids)
         if not hold:
             self.settle()
-        if isinstance(self.step, ArrayStep):
-            self.step.due = self._rows
         yield from self.members.leave(gone, keep, state, reason, detail)
 
     def keep_weights(self, at: Mapping[int, int | str]) -> None:
@@ -268,24 +307,29 @@ class Progress:
 
         Kernels round otherwise for another number of members. A row that is nobody's trains on.
         """
-        rows = self._rows
-        if self.settings.deterministic and rows:
-            return
-        self._rows = None
-        if rows and len(rows) < len(self.step):
-            self._choose(rows)
+        if self.rows and not (self.aligned or self.settings.deterministic):
+            self.choose(self.rows, range(len(self.rows)), [self.row_ids[row] for row in self.rows])
 
     def fill(self, row: int, source: int) -> None:
         """Let a row that is nobody's be a copy of a member's row."""
-        self.held[row] = self.held[source]
-        self._choose([source if place == row else place for place in range(len(self.step))])
+        chosen = [source if place == row else place for place in range(len(self.step))]
+        self.choose(chosen, self.rows, [self.row_ids[place] for place in chosen])
 
-    def _choose(self, rows: Sequence[int]) -> None:
-        due = getattr(self.step, "due", None)
-        self.step = self.step.select(rows)
-        self.scores.select(rows)
-        if isinstance(self.step, ArrayStep) and self._rows is not None:
-            self.step.due = due
+    def choose(self, chosen: Sequence[int], rows: Sequence[int], row_ids: Sequence[int]) -> None:
+        """Go on with these rows of the step, one of them several times where it is to be copied; see `go_on`."""
+        self.scores.select(chosen)
+        self.go_on(self.step.select(chosen), rows, row_ids)
+
+    def go_on(self, step: Step, rows: Sequence[int], row_ids: Sequence[int]) -> None:
+        """Train with this step from now on.
+
+        Args:
+            rows: of the members that still train; the others are nobody's.
+            row_ids: per row, the variant that it is built as.
+        """
+        self.step, self.rows, self.row_ids = step, list(rows), list(row_ids)
+        if isinstance(step, ArrayStep):
+            step.due = None if self.aligned else self.rows
 
     # Checkpoints.
 
@@ -302,7 +346,7 @@ class Progress:
             path = self.trainer.checkpoint(self.group, None if done else self.state(), self.members.unsaved())
         except StoreError:  # what was saved before may be gone as well: whoever keeps these elsewhere needs all
             for run in (self, *self.trainer.training):
-                if isinstance(run, Progress) and hasattr(run, "members"):
+                if isinstance(run, Progress) and run.built:
                     self.trainer.unsaved |= run.members.unsaved(held=True)
             raise
         self.members.saved()
@@ -310,7 +354,7 @@ class Progress:
 
     def kept(self) -> tuple[Mapping[str, Any] | None, Mapping[WeightsOf, Any]]:
         """See `Training`."""
-        if not hasattr(self, "members"):
+        if not self.built:
             return self.resume, {}
         unsaved = self.members.unsaved()
         self.members.saved()
@@ -324,7 +368,7 @@ class Progress:
         if ids is None:
             self.settle()
         step, scores, kept, rows = self.step, self.scores, list(self.members.ids), self.rows
-        told: dict[str, Any] = {} if self._rows is None else {"held": list(self.held), "rows": list(rows)}
+        told: dict[str, Any] = {"held": list(self.row_ids), "rows": list(rows)} if rows and not self.aligned else {}
         if ids is not None:
             places = [row for row, v in zip(rows, kept, strict=True) if v in ids]
             told = {}

@@ -12,7 +12,7 @@ import torch
 
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.train import checkpoint, extending, failures, population, requests, slots, steering
+from hfta_nb.train import checkpoint, extending, failures, population, requests, slots
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.long_pass import LONG_PASS, long_pass
@@ -29,6 +29,9 @@ TURN = ev.Heartbeat(0.0)
 class GroupRun(Progress):
     """One group from its first step to its last."""
 
+    deferred = False
+    """Whether another array trains first, which this one then joins."""
+
     def events(self) -> Iterator[Event]:
         """The work; what is held open (a loader's processes) is let go of at the end, however it comes."""
         try:
@@ -43,7 +46,7 @@ class GroupRun(Progress):
         if self.settings.measure and self.resume is None and not self.group.serial and not beside:
             self.meter = Meter(self.settings.device)
         self.open()
-        yield from steering.before(self)
+        yield from requests.before(self)
         for variant in sorted(self.trainer.early_stops & set(self.members.ids)):
             why = "stopped before it started" if self.resume is None else "stopped by request"
             yield from self.leave([variant], ev.STOPPED, why)
@@ -53,30 +56,29 @@ class GroupRun(Progress):
         if self.resume is None and isinstance(self.step, ArrayStep) and not (self.settings.deterministic or fixed):
             self.step.tune_at_first()
         self.stage = "training"
-        yield from steering.begun(self)
+        yield from requests.begun(self)
         self.trainer.clock.cool()
         yield ev.PhaseChanged(time.time(), index, "training")
         self.probe = self._probe()
         if self.ending and self.members.ids:
             yield from self._end_epoch()
         if self.batch == 0 and self.epoch:
-            yield from slots.between(self)
-        while self.members.ids and not (self.over or self.aside):
+            yield from self._between_epochs()
+        while self.members.ids and not (self.over or self.deferred):
             yield from self._run_epoch()
             if self.trainer.stopped:
                 return
-        if self.aside:
+        if self.deferred:
             return
         yield from extending.longer(self)
-        if self.probe is not None and self.probe.enough:  # the run was too short for all that it looks at
-            yield self.probe.event()
+        yield from self.end_probe()  # the run was too short for all that it looks at
         checkpoint.keep_end(self)
         for variant in list(self.members.ids):
             yield from self.leave([variant], ev.COMPLETE, "")
         yield from self.save(done=True)
 
     def open(self) -> None:
-        """Build the members and their books, and take up what was left off."""
+        """Build the members and their records, and take up what was left off."""
         checkpoint.build(self)
 
     @property
@@ -94,7 +96,7 @@ class GroupRun(Progress):
     def position(self) -> tuple[int, float, int]:
         """How far the group is, to compare: the epoch, the step in it (validation comes after all), and the batch of
         validation."""
-        if not hasattr(self, "members"):
+        if not self.built:
             return position_of(self.resume)
         if self.ending:
             return self.epoch - 1, math.inf, self.held_out
@@ -127,9 +129,16 @@ class GroupRun(Progress):
         self.step.end_epoch()
         self.ending = True
         yield from self._end_epoch()
-        yield from slots.between(self)
-        if self.trainer.save_due and self.members.ids and not self.aside:
+        yield from self._between_epochs()
+        if self.trainer.save_due and self.members.ids and not self.deferred:
             yield from self.save()
+
+    def _between_epochs(self) -> Iterator[Event]:
+        """Members go and come; what was asked of those that come, while they waited, is done."""
+        self.deferred = yield from slots.between(self)
+        if not self.deferred:
+            yield from requests.before(self)
+            yield from requests.begun(self)
 
     def _next_batch(self) -> Batch | None:
         """The next batch of the epoch; None after its last.
@@ -139,10 +148,10 @@ class GroupRun(Progress):
         most = self.settings.steps_per_epoch
         if most is not None and self.batch >= most:
             return None
-        seeds, behind = order = self._order_seeds(), [page.first_pass for page in self.pages]
+        seeds, behind = order = self.order_seeds(), [record.first_pass for record in self.row_records]
         while True:
             if self._stream is None or order != self._stream_order:  # a pass begins, or other members train
-                self._prepare()
+                self.prepare()
                 self._stream, self._stream_order = self.source.epoch(self.pass_, self.place, seeds, behind), order
             batch = next(self._stream, None)
             if batch is not None:
@@ -153,17 +162,6 @@ class GroupRun(Progress):
                 self.trainer.learn(self.batch_size, self.source.length)
             if most is None:
                 return None
-
-    def _order_seeds(self) -> list[int]:
-        """Per row of the step, the seed of the order of its member's data."""
-        rows = [page.row["data_seed"] for page in self.pages]
-        return [self.settings.seed if seed is None else int(seed) for seed in rows]
-
-    def _prepare(self) -> None:
-        """Make the next batches as the active members want them augmented and standardised."""
-        pages = self.pages
-        behind = [page.first_pass for page in pages]
-        self.source.prepare = self.augmenting.of([page.row for page in pages], self._order_seeds(), behind)
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         yield from self._tuned(batch)
@@ -288,7 +286,7 @@ class GroupRun(Progress):
             yield from self._judged(values, due)
         if self.settings.member_seconds is not None:
             self.trainer.clock.tick()
-        for variant, why in self.members.spent(self.settings, self.steps, self.trainer.clock.elapsed_s):
+        for variant, why in self.members.out_of_budget(self.settings, self.steps, self.trainer.clock.elapsed_s):
             yield from self.leave([variant], ev.COMPLETE, why, hold=slots.refills(self))
 
     def _judged(self, values: Mapping[str, Sequence[float]], due: Sequence[int]) -> Iterator[Event]:
@@ -332,7 +330,7 @@ class GroupRun(Progress):
         kept = accumulators(by_batches, self.metrics, len(self.step), self.settings.device)
         whole = WholeSets(self.metrics, self.step, self.settings.device)
         samples = 0
-        self._prepare()  # members may have left since the last batch
+        self.prepare()  # members may have left since the last batch
         self.held_out = 0
         for batch in self.source.validation():
             self.held_out += 1
@@ -356,20 +354,11 @@ class GroupRun(Progress):
     # Requests and members.
 
     def _requests(self) -> Iterator[Event]:
-        asked, self.asked = self.asked, []
-        for request in [*asked, *self.trainer.control.poll()]:
+        passed_on, self.passed_on = self.passed_on, []
+        for request in [*passed_on, *self.trainer.control.poll()]:
             yield from requests.answer(self, request)
 
     # Speed.
-
-    def sample(self) -> Batch:
-        """A batch as the members train on, to try something with."""
-        x, y = self.data.sample_batch(self.batch_size, self.settings.device, self.settings.dtype)
-        self._prepare()
-        own = False
-        if self.source.prepare is not None:
-            x, y, own = self.source.prepare.training(x, y, own, 0, 0)
-        return Batch(x, y, self.batch_size, own)
 
     def _probe(self) -> SpeedProbe | None:
         many = slots.refills(self) and self.group.architectures > 1  # trials are short, and each would be built twice

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from hfta_nb.errors import HftaError
 from hfta_nb.search.grid import Variant
-from hfta_nb.train.asked import Asked
-from hfta_nb.train.plan import Builder, Group, Joining
+from hfta_nb.train.plan import Group
+from hfta_nb.train.plan.grouping import Draft
+from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Settings
 from hfta_nb.train.todo import Todo
-
-
-class Waiting(Protocol):
-    """The arrays that wait; see `Schedule`."""
-
-    settings: Settings
-    builder: Builder
-    waiting: deque[Todo]
-    early_stops: set[int]
-    asked: Asked
-
-    @property
-    def free_index(self) -> int:
-        """A number that no array has."""
-
-    def replace(self, group: Group, by: Sequence[Group]) -> None:
-        """Put these arrays in the place of another."""
-
-    def withdraw(self, todo: Todo, by: Todo | None = None) -> None:
-        """Let an array wait no longer, or another one in its place."""
 
 
 class Joiner:
@@ -48,20 +29,44 @@ class Joiner:
         found: those that may join, each with the array in which it was to train.
     """
 
-    def __init__(self, trainer: Waiting, group: Group, members: Sequence[int], free: int) -> None:
+    def __init__(self, trainer: Schedule, group: Group, members: Sequence[int], free: int) -> None:
         self.trainer, self.free = trainer, free
+        self._group, self._members = group, list(members)
+        self.begin()
+
+    def begin(self) -> None:
+        """Look from the start: nobody has been found yet."""
         self.found: list[tuple[Todo, Variant]] = []
-        self._group, self._members, self._seen = group, list(members), set[int]()
-        self._made: Joining | None = None
+        self._seen: set[int] = set()
+        self._made: Draft | None = None
 
     @property
-    def _joining(self) -> Joining:
-        """Made where somebody waits: the members are looked at for it."""
+    def _whole(self) -> Draft:
+        """The members and those that may join; made where somebody waits, as the members are looked at for it."""
         if self._made is None:
-            s = self.trainer.settings
+            across = self.trainer.settings.padding
             members = self._members or self._group.ids  # of an array that all have left, the last say what fuses
-            self._made = Joining(s.family, s.data, self._group, members, s.padding, self.trainer.builder)
+            part = self._group.part(members, self._group.index, self._group.reason)
+            self._made, *others = [self._draft(*one) for one in _triples(part)]
+            for other in others:
+                self._made.apart(other, across)  # finds out how they fit
+                self._made.join(other, across)
         return self._made
+
+    def _draft(self, variant: Variant, row: Mapping[str, Any], arguments: Mapping[str, Any]) -> Draft:
+        return Draft.known(variant, dict(row), dict(arguments), self.trainer.settings.family, self.trainer.builder)
+
+    def _add(self, variant: Variant, row: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+        """Let a variant join, if it can."""
+        across, whole = self.trainer.settings.padding, self._whole
+        try:
+            draft = self._draft(variant, row, arguments)
+            if whole.apart(draft, across) is not None:
+                return False
+        except HftaError:  # which is told where it trains
+            return False
+        whole.join(draft, across)
+        return True
 
     @staticmethod
     def room(settings: Settings, group: Group) -> int:
@@ -74,7 +79,7 @@ class Joiner:
         withheld = _withheld(self.trainer)
         for todo in self.trainer.waiting:
             group = todo.group
-            if todo.run is not None or todo.end is not None or group.serial or group.index == self._group.index:
+            if todo.begun or group.serial or group.index == self._group.index:
                 continue
             for variant, row, arguments in zip(group.variants, group.rows, group.arguments, strict=True):
                 if len(self.found) >= self.free:
@@ -82,7 +87,7 @@ class Joiner:
                 if variant.id in self._seen or variant.id in withheld:
                     continue
                 self._seen.add(variant.id)
-                if self._joining.add(variant, row, arguments):
+                if self._add(variant, row, arguments):
                     self.found.append((todo, variant))
         return len(self.found)
 
@@ -93,7 +98,7 @@ class Joiner:
         """
         group = todo.group.part(ids, todo.group.index, "")
         for variant, row, arguments in zip(group.variants, group.rows, group.arguments, strict=True):
-            if not self._joining.add(variant, row, arguments):
+            if not self._add(variant, row, arguments):
                 return False
         self.found = [(todo, variant) for variant in group.variants]
         return True
@@ -101,7 +106,7 @@ class Joiner:
     @property
     def waiting(self) -> int:
         """Variants that wait for another array."""
-        todos = [todo for todo in self.trainer.waiting if todo.run is None and todo.end is None]
+        todos = [todo for todo in self.trainer.waiting if not todo.begun]
         return sum(len(set(todo.group.ids) - _withheld(self.trainer)) for todo in todos) - len(self.found)
 
     def arguments(self, todo: Todo, variant: Variant) -> dict[str, Any]:
@@ -114,16 +119,20 @@ class Joiner:
         known |= {v.id: (v, r, a) for todo, _ in self.found for v, r, a in _triples(todo.group)}
         chosen = [known[id] for id in order]
         variants, rows, arguments = (tuple(column) for column in zip(*chosen, strict=True))
-        found = self._joining.group(self._group)
-        return replace(found, variants=variants, rows=rows, arguments=arguments, likes=())
+        like, found = self._group, self._whole.group(self._group.index, self.trainer.settings.data, False)
+        # What was measured of the array holds for it with other members as well.
+        memory = like.memory_bytes * max(1, found.parameters) // max(1, like.parameters)
+        facts: dict[str, Any] = {"parameters": found.parameters, "padding": found.padding, "likes": ()}
+        facts |= {"architectures": found.architectures, "memory_bytes": max(like.memory_bytes, memory)}
+        return replace(like, variants=variants, rows=rows, arguments=arguments, **facts)
 
 
-def _withheld(trainer: Waiting) -> set[int]:
+def _withheld(trainer: Schedule) -> set[int]:
     """Variants that were stopped, deleted or paused before their array was built."""
-    return trainer.early_stops | trainer.asked.deleted | trainer.asked.held
+    return trainer.early_stops | trainer.requested.deleted | trainer.requested.held
 
 
-def taken_off(trainer: Waiting, found: Sequence[tuple[Todo, Variant]]) -> None:
+def taken_off(trainer: Schedule, found: Sequence[tuple[Todo, Variant]]) -> None:
     """These variants wait no longer."""
     for todo in {id(todo): todo for todo, _ in found}.values():
         group = todo.group
@@ -141,10 +150,10 @@ def taken_off(trainer: Waiting, found: Sequence[tuple[Todo, Variant]]) -> None:
             trainer.waiting.insert(place, replace(todo, group=one))
 
 
-def gathered(trainer: Waiting, todo: Todo) -> Todo:
+def gathered(trainer: Schedule, todo: Todo) -> Todo:
     """An array that is to begin, with what else waits and fuses with it; at most as many as there are slots."""
     s, group = trainer.settings, todo.group
-    if s.slots is None or group.serial or group.fitted or todo.run is not None or todo.end is not None:
+    if s.slots is None or group.serial or group.fitted or todo.begun:
         return todo
     if len(group.ids) > s.slots:
         now, later = group.ids[: s.slots], group.ids[s.slots :]

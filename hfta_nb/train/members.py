@@ -1,4 +1,4 @@
-"""The books of a group's members: which still train, how good each was at its best, and its weights then."""
+"""The records of a group's members: which still train, how good each was at its best, and its weights then."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hfta_nb.train.settings import Settings, WeightsOf
 
 @dataclass
 class MemberRecord:
-    """One member's page.
+    """What is noted of one member.
 
     Attributes:
         row: the values of its training axes.
@@ -48,9 +48,14 @@ class MemberRecord:
     first_pass: int = 0
     begin_s: float = 0.0
 
+    def moved(self, epochs: int, steps: int, passes: int) -> MemberRecord:
+        """The same in an array that has done so many more."""
+        done = {"start": epochs, "first_step": steps, "first_pass": passes}
+        return replace(self, **{name: getattr(self, name) + more for name, more in done.items()})
+
 
 class Members:
-    """All pages of a group.
+    """The records of a group's members.
 
     Args:
         group: its variants.
@@ -117,7 +122,7 @@ class Members:
         found = {place: values[self.monitor][place] for place in places}
         better = {p: math.isfinite(v) and self._better(v, self.active[p].best_value) for p, v in found.items()}
         improved = [place for place, yes in better.items() if yes]
-        if improved:  # before the books: where this needs more memory than there is, the epoch's end comes again
+        if improved:  # before its record: where this needs more memory than there is, the epoch's end comes again
             from_ = improved if rows is None else [rows[place] for place in improved]
             self._keep(weights, from_, [self.active[place].slot for place in improved])
         for place, value in found.items():
@@ -148,7 +153,7 @@ class Members:
                 why = f"no better {self.monitor}{by} for {member.waited} {what}, best at epoch {member.best_epoch}"
                 yield [member.id], ev.COMPLETE, why
 
-    def spent(self, settings: Settings, steps: int, elapsed_s: float) -> Iterator[tuple[int, str]]:
+    def out_of_budget(self, settings: Settings, steps: int, elapsed_s: float) -> Iterator[tuple[int, str]]:
         """Members that have had all the steps or seconds that they may have, each with why.
 
         Args:
@@ -174,14 +179,19 @@ class Members:
     def clone(
         self, place: int, variant: int, row: Mapping[str, Any], narrower: Callable[[Mapping[str, Tensor]], Any]
     ) -> None:
-        """One more member, beside the one at this place; its book begins anew."""
-        page = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
-        page.best_epoch, page.patient_value, page.waited = 0, math.nan, 0
-        page.unsaved = page.held = False
-        self.all.append(page)
-        self.active.append(page)
+        """One more member, beside the one at this place; its record begins anew."""
+        record = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
+        record.best_epoch, record.patient_value, record.waited = 0, math.nan, 0
+        record.unsaved = record.held = False
+        self.all.append(record)
+        self.active.append(record)
         self.narrowers = [*self.narrowers, narrower]
         self.best = {name: torch.cat([v, torch.zeros_like(v[:1])]) for name, v in self.best.items()}
+
+    def change(self, variant: int, values: Mapping[str, Any]) -> None:
+        """A member trains with other values from now on."""
+        member = next(m for m in self.active if m.id == variant)
+        member.row = {name: values.get(name, value) for name, value in member.row.items()}
 
     def drop(self, variant: int) -> None:
         """Go on as if this one, which trains no more, had never been here."""
@@ -192,30 +202,36 @@ class Members:
         for slot, member in enumerate(kept):
             member.slot = slot
 
-    def regrouped(self, group: Group, narrowers: Sequence[Any], joined: MemberRecord) -> Members:
-        """The books of an array with other members: those that still train keep their pages, the others begin.
+    def regrouped(
+        self, group: Group, narrowers: Sequence[Any], records: Mapping[int, MemberRecord], begins: MemberRecord
+    ) -> Members:
+        """The records of an array with other members: those that still train keep theirs.
 
         Best weights that nobody has saved yet are kept until somebody does.
 
         Args:
             group, narrowers: of the new array.
-            joined: what a member's page that begins has of `start` and the like.
+            records: by variant, those of members that have begun elsewhere.
+            begins: the record of one that begins.
         """
         made = Members(group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch, self.min_delta)
-        made.departed = {**self.unsaved()}
-        known = {member.id: member for member in self.active}
-        begins = ("start", "first_step", "first_pass", "begin_s")
-        fields = ("best_value", "best_epoch", "patient_value", "waited", *begins)
-        for member in made.all:
-            old = known.get(member.id)
-            for name in begins if old is None else fields:
-                setattr(member, name, getattr(old or joined, name))
+        made.departed = self.unsaved()
+        known = {member.id: member for member in self.active} | dict(records)
+        made.all = [
+            replace(known.get(one.id, begins), id=one.id, row=one.row, slot=one.slot, unsaved=False, held=False)
+            for one in made.all
+        ]
+        made.active = list(made.all)
         return made
 
     def keep(self, member: MemberRecord, name: str, row: Mapping[str, Tensor]) -> None:
         """Keep a member's weights by this name until they are saved; they are copied to the host."""
         narrowed = self.narrowers[member.slot](row)
         self.departed[name] = {k: v.detach().to("cpu", copy=True) for k, v in narrowed.items()}
+
+    def take_weights(self, weights: Mapping[WeightsOf, dict[str, Tensor]]) -> None:
+        """Keep weights of members that train elsewhere until they are saved."""
+        self.departed |= weights
 
     def unsaved(self, held: bool = False) -> dict[WeightsOf, dict[str, Tensor]]:
         """Weights that are not saved yet: the best ones that have changed, and those of `keep`.
@@ -233,7 +249,7 @@ class Members:
             member.unsaved = False
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
-        """The books as plain data, of these variants alone where some are named; `unsaved` hands out weights."""
+        """The records as plain data, of these variants alone where some are named; `unsaved` hands out weights."""
         kept = [m for m in self.all if ids is None or m.id in ids]
         pages = [[m.id, repr(m.best_value), m.best_epoch, m.waited] for m in kept]
         begun = [[m.start, m.first_step, m.first_pass, m.begin_s] for m in kept]
@@ -264,3 +280,11 @@ class Members:
                 most = max(best.shape[1], value.shape[1])
                 value, self.best[name] = (functional.pad(v, (0, most - v.shape[1])) for v in (value, best))
             self.best[name][slots] = value[places]
+
+
+def begun(state: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
+    """By variant, the epoch and the step of its array with which it began, as a `Members.state` says; earlier versions
+    kept none, as all began at once."""
+    variants = [record[0] for record in state["pages"]]
+    told = state.get("begun") or [(0, 0)] * len(variants)
+    return {variant: (int(first[0]), int(first[1])) for variant, first in zip(variants, told, strict=False)}

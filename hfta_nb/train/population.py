@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hfta_nb.records import events as ev
-from hfta_nb.train.cloning import span_of
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.plan import Group
-from hfta_nb.train.step import ArrayStep, editing
-from hfta_nb.train.whereabouts import noted
+from hfta_nb.train.status import noted
+from hfta_nb.train.step import ArrayStep, Origin, editing, put_member
 
 OWN = ("seed", "data_seed")
 """What a member keeps: its random streams, and the order of its data."""
@@ -45,12 +44,13 @@ def _exchange(run: Progress, step: ArrayStep, target: int, source: int, changes:
     dst, src = ids.index(target), ids.index(source)
     before, arguments = run.members.active[dst].row, _arguments(run.group, target)
     row = {**run.members.active[src].row, **{name: before[name] for name in OWN}, **changes}
-    editing.copy_member(step, run.rows[src], run.rows[dst])
+    streams = dict(step.array.generators.states[run.rows[dst]])
+    put_member(step, run.rows[dst], Origin(step, run.rows[src]))
+    step.array.generators.keep(run.rows[dst], streams)
     if changes:
-        editing.set_values(step, run.rows[dst], row, span_of(trainer, run.group, target), tuple(changes))
+        editing.set_values(step, run.rows[dst], row, trainer.span(run.group, target), tuple(changes))
     told = {name: value for name, value in row.items() if before[name] != value}
     told |= {name: v for name, v in _arguments(run.group, source).items() if arguments.get(name) != v}
-    run.members.active[dst].row = row
     noted(trainer, run, target, told)
     value = f"after epoch {run.epoch}: among the worst, a copy of one of the best"
     return ev.MemberEdited(time.time(), target, "copied", source, True, run.epoch, run.steps, told, value)

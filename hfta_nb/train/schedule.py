@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,19 +14,20 @@ from torch import nn
 from hfta_nb.data import AnyData, placed
 from hfta_nb.engine.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.engine.array.access import checkpoint, fuse_roomy, plain_copy, seeded_state, untimed_block_size
-from hfta_nb.errors import DataError, MemberError, StoreError, out_of_memory
+from hfta_nb.errors import DataError, MemberError, StoreError, StudyError, out_of_memory
 from hfta_nb.models.recipes.sample_checks import check_taken
 from hfta_nb.models.recipes.undisturbed import undisturbed
-from hfta_nb.records.events import Add, Control, Event, GroupRecord, PhaseChanged, Pin
+from hfta_nb.records.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.search.grid import Variant
-from hfta_nb.train.asked import Asked
 from hfta_nb.train.clock import Clock
-from hfta_nb.train.joining import Joiner
 from hfta_nb.train.memory import MemoryModel, free_bytes, shown
 from hfta_nb.train.plan import Builder, Group
-from hfta_nb.train.settings import End, Ends, Owner, Save, Settings, WeightsOf
+from hfta_nb.train.plan.group import planned
+from hfta_nb.train.requested import Owner, Requested
+from hfta_nb.train.settings import End, Ends, Save, Settings, WeightsOf
 from hfta_nb.train.step import ArrayStep, PlainStep, Step, call_all
-from hfta_nb.train.todo import Todo, Training
+from hfta_nb.train.step.editing import Span
+from hfta_nb.train.todo import Joining, Todo, Training
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
@@ -54,7 +56,7 @@ class Schedule:
         early_stops: variants that were stopped before their group began.
         pinned: variants that are not to be pruned.
         joiner: finds what may join the array that trains, while it has room and is between two epochs.
-        asked: what was asked of single members.
+        requested: what was asked of single members.
         arrays: all arrays of the run in the order of training, done ones as well; more where memory makes it so.
         least_index: new arrays have this number or a higher one.
         training: the arrays that take turns on the device at present.
@@ -76,7 +78,7 @@ class Schedule:
         owner: Owner | None = None,
     ) -> None:
         self.settings, self.control, self.save, self.ends = settings, control, save, ends
-        self.take, self.owner, self.asked = take, owner, Asked()
+        self.take, self.owner, self.requested = take, owner, Requested()
         self.prepare = prepare
         self.checkpoint_every_s = checkpoint_every_s
         self.stopped = False
@@ -88,7 +90,7 @@ class Schedule:
         self.ended: dict[int, End] = {}
         self.least_index = 0
         self.clock = Clock()
-        self.joiner: Joiner | None = None
+        self.joiner: Joining | None = None
         self.builder = Builder(settings.family, settings.data)
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
@@ -97,8 +99,8 @@ class Schedule:
         self.unsaved: dict[WeightsOf, Any] = {}
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
-            self.asked.clones = {} if owner is None else owner.unmade([v for g in groups for v in g.ids])
-            self.waiting.extend(Todo(g) for g in groups if g.ids[0] not in self.asked.clones)
+            self.requested.clones = {} if owner is None else owner.unmade([v for g in groups for v in g.ids])
+            self.waiting.extend(Todo(g) for g in groups if g.ids[0] not in self.requested.clones)
         else:
             try:
                 self._take_up(resume)
@@ -116,13 +118,21 @@ class Schedule:
         if why:
             yield PhaseChanged(time.time(), self.arrays[0].index, "training", f"not added: {why}")
 
+    def stop(self) -> None:
+        """Let the run end after what is under way."""
+        self.stopped = True
+
     def pin(self, request: Pin) -> None:
         """Keep a variant from being pruned, or no longer."""
         (self.pinned.add if request.pinned else self.pinned.discard)(request.variant)
 
     def budget(self, variant: int) -> int:
         """Epochs that a variant trains."""
-        return max(self.settings.epochs, self.asked.budgets.get(variant, 0))
+        return max(self.settings.epochs, self.requested.budgets.get(variant, 0))
+
+    def span(self, group: Group, variant: int) -> Span:
+        """How long a member of an array trains."""
+        return Span(self.budget(variant), self.batches(group))
 
     def go_on(self) -> list[End]:
         """Let arrays that are done train on where they have trained fewer epochs than are wanted now."""
@@ -187,8 +197,7 @@ class Schedule:
         waiting = list(self.waiting)
         self.waiting.clear()
         for todo in waiting:
-            begun = todo.run is not None or todo.end is not None
-            if begun or not (todo.group.fitted and alike(todo.group, group)):
+            if todo.begun or not (todo.group.fitted and todo.group.divided_with(group)):
                 self.waiting.append(todo)
                 continue
             other = replace(todo.group, **known)
@@ -205,6 +214,34 @@ class Schedule:
         """Put these arrays in the place of another."""
         place = next(i for i, g in enumerate(self.arrays) if g.index == group.index)
         self.arrays[place : place + 1] = by
+
+    def find(self, variant: int) -> tuple[Group, int]:
+        """A variant's array, and its place there.
+
+        Raises:
+            StudyError: there is no such variant.
+        """
+        for group in self.arrays:
+            if variant in group.ids:
+                return group, group.ids.index(variant)
+        most = max(v for group in self.arrays for v in group.ids)
+        raise StudyError("no such variant", got=variant, accepted=f"0 to {most}")
+
+    def renew(self, group: Group) -> None:
+        """Put an array with changed values in the place of the one of its number."""
+        self.replace(group, [group])
+        for place, todo in enumerate(self.waiting):
+            if todo.group.index == group.index:
+                self.waiting[place] = replace(todo, group=group)
+
+    @contextmanager
+    def joined_by(self, joiner: Joining) -> Iterator[None]:
+        """While the array that trains has room: who plans trials asks it what may join."""
+        self.joiner = joiner
+        try:
+            yield
+        finally:
+            self.joiner = None
 
     def records(self) -> tuple[GroupRecord, ...]:
         """All arrays, as records."""
@@ -245,10 +282,10 @@ class Schedule:
         state = {
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
-            "arrays": [_group_state(g) for g in self.arrays],
-            "todo": [{"array": t.group.index, "run": t.run} for t in todo if t.end is None and not t.over],
+            "arrays": [g.state() for g in self.arrays],
+            "todo": [{"array": t.group.index, "run": t.run} for t in todo if t.end is None and t.ids],
             "ends": [asdict(end) for end in self.ended.values()],
-            "asked": self.asked.state(),
+            "asked": self.requested.state(),
             "early_stops": sorted(self.early_stops),
             "pinned": sorted(self.pinned),
         }
@@ -258,6 +295,11 @@ class Schedule:
         self.last_save = time.perf_counter()
         self.save_s = self.last_save - begin_s
         return path
+
+    def save_after(self, group: Group, weights: Mapping[WeightsOf, Any], epoch: int = 0) -> Iterator[Event]:
+        """A checkpoint, where any are kept, of what is left to do after an array; see `checkpoint`."""
+        if self.save is not None:
+            yield CheckpointSaved(time.time(), group.index, epoch, self.checkpoint(group, None, weights))
 
     @property
     def save_due(self) -> bool:
@@ -277,9 +319,9 @@ class Schedule:
             return
         plan = self.arrays
         if "asked" in state:
-            self.asked.load(state["asked"])
+            self.requested.load(state["asked"])
             self.early_stops, self.pinned = set(state["early_stops"]), set(state["pinned"])
-        self.arrays = [self.asked.edited(_group_from(told, plan)) for told in state["arrays"]]
+        self.arrays = [self.requested.edited(planned(told, plan)) for told in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
         self.ended = {told["array"]: End(**told) for told in state.get("ends", ())}
@@ -293,7 +335,7 @@ class Schedule:
                 self.arrays.append(group)
             else:
                 self.add([group])
-        self.asked.clones |= unmade
+        self.requested.clones |= unmade
 
     def batches(self, group: Group) -> int | None:
         """Steps in an epoch of this group; None while that is not known."""
@@ -353,47 +395,3 @@ class Schedule:
 def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
     words = f"can't be built ({type(error).__name__}: {error})"
     return MemberError(words, where=f"member {place}, {variant.label}").of(place)
-
-
-def _group_state(group: Group) -> dict[str, Any]:
-    """What of an array its plan does not say."""
-    sizes: dict[str, Any] = {
-        "memory_bytes": group.memory_bytes,
-        "fixed_bytes": group.fixed_bytes,
-        "capacity": group.capacity,
-    }
-    flags = {"fitted": group.fitted, "measured": group.measured, "checkpointed": group.checkpointed}
-    flags |= {"captured": group.captured, "serial": group.serial}
-    sizes |= {"parameters": group.parameters, "architectures": group.architectures, "padding": group.padding}
-    likes = [v.id for v, _ in group.likes]
-    return {"index": group.index, "variants": list(group.ids), "reason": group.reason, "likes": likes, **sizes, **flags}
-
-
-def _group_from(told: Mapping[str, Any], plan: Sequence[Group]) -> Group:
-    """The array of a `_group_state`; clones were planned apart from it."""
-    ids = tuple(told["variants"])
-    whole = next(g for g in plan if ids[0] in g.ids)
-    every = {v.id: (v, a) for g in plan for v, a in zip(g.variants, g.arguments, strict=True)}
-    rows = {id: row for g in plan for id, row in zip(g.ids, g.rows, strict=True)}
-    known = {
-        k: told[k]
-        for k in ("memory_bytes", "fixed_bytes", "capacity", "fitted", "measured", "checkpointed", "captured")
-    }
-    known["serial"] = bool(told.get("serial", whole.serial))
-    known |= {k: told[k] for k in ("parameters", "architectures", "padding") if k in told}
-    return replace(
-        whole,
-        index=int(told["index"]),
-        reason=told["reason"],
-        variants=tuple(every[i][0] for i in ids),
-        rows=tuple(rows[i] for i in ids),
-        arguments=tuple(every[i][1] for i in ids),
-        likes=tuple(every[i] for i in told["likes"]),
-        **known,
-    )
-
-
-def alike(a: Group, b: Group) -> bool:
-    """Whether two arrays were one until capacity divided them."""
-    sizes = [(g.capacity, g.parameters, g.rows[0]["batch_size"]) for g in (a, b)]
-    return sizes[0] == sizes[1] and a.capacity > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -11,8 +11,6 @@ from torch import Tensor
 
 from hfta_nb.data import AnyData
 from hfta_nb.models.recipes import Family
-from hfta_nb.records.events import Clone
-from hfta_nb.train.plan import Group
 from hfta_nb.train.step import Precision
 
 
@@ -123,31 +121,6 @@ class Ends(Protocol):
 
     def read_end(self, name: str) -> Any:
         """What `write_end` was given."""
-
-
-class Owner(Protocol):
-    """What a run belongs to: it knows families, grids and files."""
-
-    def adopt(self, request: Clone, edits: Mapping[str, Any], source: tuple[Group, int]) -> list[Group]:
-        """Plan a clone, and know it from now on.
-
-        Args:
-            request: for it.
-            edits: the values of its source that differ from those that it was planned with.
-            source: its source's array, and the place there.
-
-        Returns:
-            The array of the clone alone.
-
-        Raises:
-            HftaError: it can't be planned. Nothing has changed then.
-        """
-
-    def unmade(self, variants: Sequence[int]) -> dict[int, Clone]:
-        """Which of these variants are warm clones, by their numbers, and what asked for them."""
-
-    def extend(self, epochs: int) -> None:
-        """All train so many epochs from now on."""
 
 
 Replacement = tuple[int, int, dict[str, Any]]

@@ -1,22 +1,30 @@
-"""Places of an array that members have left, which others take between two epochs.
+"""Members that join an array between two of its epochs, in places that others have left.
 
 A search asks for trials while an array trains. Those that fuse with its members join it: each with its own epochs,
 steps, order of data, lr schedule and random streams, so that it trains as it would in an array of its own.
+
+Arrays that have begun join one that trains as well, with all that their members have learnt. They wait for another one
+where a paused member was resumed, where a clone did not fuse with its source, where memory has halved an array, and
+where members that were done train on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from hfta_nb.data import Stream
-from hfta_nb.errors import FusionError, MemberError, out_of_memory
+from hfta_nb.errors import FusionError, HftaError, MemberError, StoreError, out_of_memory
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.train import checkpoint, failures, merging, regrouping
+from hfta_nb.train import checkpoint, failures, rebuild
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.joining import Joiner
-from hfta_nb.train.step import ArrayStep
+from hfta_nb.train.members import begun
+from hfta_nb.train.rebuild import Arrivals, Rebuilt
+from hfta_nb.train.step import ArrayStep, Origin
+from hfta_nb.train.step.rollback import on_host
+from hfta_nb.train.todo import Todo
 
 
 def joins(run: Progress) -> bool:
@@ -31,57 +39,58 @@ def refills(run: Progress) -> bool:
     return joins(run) and (run.settings.slots is not None or any(member.start for member in run.members.all))
 
 
-def between(run: Progress) -> Iterator[Event]:
-    """Between two epochs: let members go that are done, and others join."""
+def between(run: Progress) -> Generator[Event, None, bool]:
+    """Between two epochs: let members go that are done, and others join; whether another array trains first."""
+    first = None
     if refills(run):
-        yield from turn(run)
+        first = yield from _turn(run)
     elif joins(run) and run.settings.population is None:  # which compares members of the same age
         over = not run.members.ids or any(run.left(member) <= 0 for member in run.members.active)
-        begun = any(todo.run is not None or todo.end is not None for todo in run.trainer.waiting)
-        if begun and not over and regrouping.between_passes(run):
-            yield from merging.merge(run, ())
-            first = merging.first_to_train(run)
-            if first is not None:
-                yield from merging.step_aside(run, first)
+        if any(todo.begun for todo in run.trainer.waiting) and not over and run.between_passes():
+            yield from _merge(run, ())
+            first = _first_to_train(run)
+    if first is not None:
+        yield from _defer(run, first)
+    return first is not None
 
 
-def turn(run: Progress) -> Iterator[Event]:
+def _turn(run: Progress) -> Generator[Event, None, Todo | None]:
     """Between two epochs: let members go that are done or pruned, and others join in their places.
 
     Those that have begun elsewhere come before those that begin: somebody has asked for them, or waits for them.
+
+    Returns:
+        An array that is to train before this one goes on.
     """
     trainer, before = run.trainer, run.group
     trainer.clock.tick()
     done = [m.id for m in run.members.active if run.left(m) <= 0]
-    ends = [(set(part), checkpoint.end_of(run, part)) for part in regrouping.begun_together(run, done)]
+    ends = [(set(part), checkpoint.end_of(run, part)) for part in rebuild.begun_together(run, done)]
     for variant in done:
         yield from run.leave([variant], ev.COMPLETE, "", hold=True)
     yield from _asked_to_go(run)
-    passed, first = regrouping.between_passes(run), None
+    passed, first = run.between_passes(), None
     if passed:
-        yield from merging.merge(run, done)
-        first = merging.first_to_train(run)
+        yield from _merge(run, done)
+        first = _first_to_train(run)
     free = Joiner.room(run.settings, run.group) - len(run.members.ids)
     if run.settings.slots is not None and free > 0 and passed and first is None:
-        trainer.joiner = Joiner(trainer, run.group, run.members.ids, free)
-        try:
+        joiner = Joiner(trainer, run.group, run.members.ids, free)
+        with trainer.joined_by(joiner):
             yield ev.SlotsFreed(time.time(), run.group.index, len(run.members.ids), free)
-            yield from _join(run, trainer.joiner, done if run.group is before else ())
-        finally:
-            trainer.joiner = None
+            yield from _join(run, joiner, done if run.group is before else ())
     if run.group is before:  # nobody has joined
         left = max(map(run.left, run.members.active), default=0)
-        if not regrouping.keeps(run, len(run.members.ids), left):
+        if not rebuild.keeps(run, len(run.members.ids), left):
             run.settle()
         if done:
             kept = run.members.ids
-            regrouping.regroup(run, before.half(kept, before.index, before.reason) if kept else None, done)
+            rebuild.regroup(run, before.half(kept, before.index, before.reason) if kept else None, done)
     for part, end in ends:
         end(next(group.index for group in trainer.arrays if set(group.ids) == part))
     if done or run.group is not before:
         yield ev.PlanMade(time.time(), trainer.records())
-    if first is not None:
-        yield from merging.step_aside(run, first)
+    return first
 
 
 def _asked_to_go(run: Progress) -> Iterator[Event]:
@@ -96,23 +105,25 @@ def _asked_to_go(run: Progress) -> Iterator[Event]:
             run.trainer.control.put(request)  # its member may have ended meanwhile: then it is refused, not raised
 
 
+# Members that begin.
+
+
 def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]:
     """Let those join that wait and fit; one that can't be built is tried alone.
 
     Args:
         done: members that have just trained to their end.
     """
+    trainer = run.trainer
     while joiner.look():
-        places = regrouping.places_of(run, joiner)
-        group = joiner.group([v for v in places if v is not None])
+        arrivals = Arrivals(joiner, done=done)
         try:
-            step = regrouping.step_of(run, joiner, group, places)
+            rebuilt = rebuild.built(run, arrivals)
         except MemberError as error:
-            failing = group.ids[error.member or 0]
-            todo = next((todo for todo, variant in joiner.found if variant.id == failing), None)
-            if todo is None:
+            todo = next((todo for todo, variant in joiner.found if variant.id == error.member), None)
+            if todo is None or error.member is None:
                 raise
-            failure = failures.noted(run.trainer, failing, error)
+            failure = failures.noted(trainer, error.member, error)
         except FusionError as error:  # they train in an array of their own
             why = f"{len(joiner.found)} trials wait for another array: {error.message}"
             yield ev.PhaseChanged(time.time(), run.group.index, "training", why)
@@ -122,8 +133,113 @@ def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]
                 raise
             return
         else:
-            yield from regrouping.joined(run, joiner, group, step, places, done)
+            yield from rebuild.rebuild(run, arrivals, rebuilt)
             return
-        run.trainer.waiting.remove(todo)
-        yield from failures.build_without(run.trainer, todo.group, failure)
-        joiner = run.trainer.joiner = Joiner(run.trainer, run.group, run.members.ids, joiner.free)
+        trainer.waiting.remove(todo)
+        yield from failures.build_without(trainer, todo.group, failure)
+        joiner.begin()
+
+
+# Arrays that have begun.
+
+
+def _merge(run: Progress, done: Sequence[int]) -> Iterator[Event]:
+    """Let arrays join that have begun, wait between two epochs, fuse with this one and fit.
+
+    Args:
+        run: the array, between two passes through the data.
+        done: members that have just trained to their end.
+    """
+    for todo in list(run.trainer.waiting):
+        if not todo.between_epochs or (joiner := _joiner(run, todo)) is None:
+            continue
+        run.apart.add(todo.group.index)
+        found = _combined(run, joiner, done)
+        if found is not None:
+            yield from _merged(run, *found)
+            done = ()
+
+
+def _first_to_train(run: Progress) -> Todo | None:
+    """An array that waits in the middle of an epoch and can join this one after that epoch, if that is worth building
+    this one again."""
+    trainer = run.trainer
+    if not run.members.ids or run.settings.steps_per_epoch is not None:
+        return None
+    mine = max(map(run.left, run.members.active))
+    for todo in trainer.waiting:
+        if todo.run is None or todo.between_epochs:
+            continue
+        starts, done = begun(todo.run["members"]), int(todo.run["epoch"]) + 1
+        left = max(trainer.budget(variant) - (done - starts[variant][0]) for variant in todo.ids)
+        if min(mine, left) * (run.length or 0) >= rebuild.RECORDING_STEPS and _joiner(run, todo) is not None:
+            return todo
+    return None
+
+
+def _defer(run: Progress, first: Todo) -> Iterator[Event]:
+    """Let another array train to the end of its epoch, where this one joins it."""
+    trainer, state = run.trainer, on_host(run.state())
+    trainer.unsaved |= on_host(run.members.unsaved())
+    trainer.withdraw(first)
+    trainer.put_first([first.group, run.group], [first.run, state])
+    for variant in run.members.ids:
+        why = f"to join array {first.group.index} at the end of its epoch"
+        yield ev.MemberChanged(time.time(), variant, ev.WAITING, why)
+
+
+def _joiner(run: Progress, todo: Todo) -> Joiner | None:
+    """The members of an array that waits as those that may join; None where not all that still train can."""
+    trainer = run.trainer
+    ids = [v for v in todo.ids if v not in trainer.early_stops | trainer.requested.deleted]
+    free = Joiner.room(run.settings, run.group) - len(run.members.ids)
+    if not run.members.ids or not 0 < len(ids) <= free or todo.group.serial or todo.group.index in run.apart:
+        return None
+    both = (tuple(run.members.ids), tuple(ids))
+    if run.unlike.get(todo.group.index) == both:  # as was found after an epoch before: looking takes a while
+        return None
+    joiner = Joiner(trainer, run.group, run.members.ids, free)
+    if joiner.take(todo, ids):
+        return joiner
+    run.unlike[todo.group.index] = both
+    return None
+
+
+def _combined(run: Progress, joiner: Joiner, done: Sequence[int]) -> tuple[Progress, Arrivals, Rebuilt] | None:
+    """The other array, its members, and the array of both together; None where they can't be built."""
+    trainer, todo = run.trainer, joiner.found[0][0]
+    changed = {variant: list(names) for variant, names in trainer.requested.changed.items()}
+    try:
+        opened = trainer.opened(todo)
+        trainer.withdraw(todo, opened)
+        joiner.found = [(opened, variant) for _, variant in joiner.found]
+        other = Progress(trainer, opened.group, opened.run)
+        try:
+            checkpoint.build(other)
+        finally:
+            other.source.close()
+        if other.between_passes() and isinstance(other.step, ArrayStep):
+            ids = {variant.id for _, variant in joiner.found}
+            there = zip(other.members.active, other.rows, strict=True)
+            coming = [(member, row) for member, row in there if member.id in ids]
+            origins = {member.id: Origin(other.step, row) for member, row in coming}
+            further = run.epoch - other.epoch, run.steps - other.steps, run.pass_ - other.pass_
+            records = {member.id: member.moved(*further) for member, _ in coming}
+            arrivals = Arrivals(joiner, origins, records, done)
+            return other, arrivals, rebuild.built(run, arrivals)
+    except Exception as error:  # they train one after another, as they would have
+        if isinstance(error, StoreError) or not (out_of_memory(error) or isinstance(error, HftaError)):
+            raise
+    trainer.requested.changed = changed
+    return None
+
+
+def _merged(run: Progress, other: Progress, arrivals: Arrivals, rebuilt: Rebuilt) -> Iterator[Event]:
+    """Go on with the array of both."""
+    yield from rebuild.rebuild(run, arrivals, rebuilt)
+    stopped = sorted(run.trainer.early_stops & set(other.members.ids))
+    other.keep_last(stopped)
+    run.members.take_weights(other.members.unsaved())
+    yield ev.PlanMade(time.time(), run.trainer.records())
+    for variant in stopped:
+        yield ev.MemberChanged(time.time(), variant, ev.STOPPED, "stopped by request")

@@ -24,9 +24,36 @@ class Todo:
     end: End | None = None
 
     @property
-    def over(self) -> bool:
-        """Whether all its members have left since it began: there is nothing to go on with."""
-        return self.run is not None and not self.run["ids"]
+    def begun(self) -> bool:
+        """Whether its members have trained."""
+        return self.run is not None or self.end is not None
+
+    @property
+    def between_epochs(self) -> bool:
+        """Whether it has begun and is between two epochs."""
+        if self.run is None:
+            return self.end is not None
+        return not (int(self.run["batch"]) or self.run.get("ending", False))
+
+    @property
+    def ids(self) -> list[int]:
+        """The members that are still to train."""
+        if self.run is not None:
+            return list(self.run["ids"])
+        return list(self.group.ids) if self.end is None else list(self.end.members)
+
+
+class Joining(Protocol):
+    """Finds what may join the array that trains; see `Joiner`."""
+
+    free: int
+
+    def look(self) -> int:
+        """Take in what has come to wait; how many may join."""
+
+    @property
+    def waiting(self) -> int:
+        """Variants that wait for another array."""
 
 
 class Training(Protocol):

@@ -7,15 +7,14 @@ from collections.abc import Generator, Iterator
 
 from hfta_nb.errors import MemberError, out_of_memory
 from hfta_nb.models.recipes.undisturbed import apart as set_apart
-from hfta_nb.records.events import CheckpointSaved, Event, PlanMade, Stop
-from hfta_nb.train import failures, steering
+from hfta_nb.records.events import Event, PlanMade, Stop
+from hfta_nb.train import failures, requests
 from hfta_nb.train.capacity import fit
 from hfta_nb.train.group_run import GroupRun
-from hfta_nb.train.halving import halve
 from hfta_nb.train.joining import gathered
 from hfta_nb.train.plan import Group
-from hfta_nb.train.requests import answer_between, wait_for_paused
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.split_on_oom import split
 from hfta_nb.train.todo import Todo
 from hfta_nb.train.turns import Turns, mates
 
@@ -30,17 +29,17 @@ class Trainer(Schedule):
         self.clock.skip()
         while True:
             stop = yield from self._asked_to_stop()
-            if not self.waiting and self.asked.paused and not stop:
-                yield from wait_for_paused(self)
+            if not self.waiting and self.requested.paused and not stop:
+                yield from requests.wait_for_paused(self)
                 if not self.stopped:
                     continue
-            if not self.waiting and not self.asked.paused:
-                yield from steering.orphaned(self)
+            if not self.waiting and not self.requested.paused:
+                yield from requests.orphaned(self)
                 return
             if stop or self.stopped:
                 yield from self._stop()
                 return
-            if self.waiting[0].run is None and self.waiting[0].end is None and not self._wanted(self.waiting[0].group):
+            if not (self.waiting[0].begun or self._wanted(self.waiting[0].group)):
                 self.waiting.popleft()
                 continue
             todo = self.opened(gathered(self, self.waiting.popleft()))
@@ -56,21 +55,19 @@ class Trainer(Schedule):
 
     def _wanted(self, group: Group) -> bool:
         """Whether one of an array's members is still to begin: none of the others is built for nothing."""
-        return not set(group.ids) <= self.early_stops | self.asked.deleted
+        return not set(group.ids) <= self.early_stops | self.requested.deleted
 
     def _asked_to_stop(self) -> Generator[Event, None, bool]:
         """Whether the run is to stop before another array is built, which answers most other requests."""
-        requests = self.control.poll()
-        for request in requests:
+        asked = self.control.poll()
+        for request in asked:
             if request != Stop():
-                yield from answer_between(self, request)
-        return Stop() in requests
+                yield from requests.answer_between(self, request)
+        return Stop() in asked
 
     def _stop(self) -> Iterator[Event]:
-        self.stopped = True
-        if self.save is not None:
-            group = self.waiting[0].group if self.waiting else self.arrays[0]
-            yield CheckpointSaved(time.time(), group.index, 0, self.checkpoint(group, None, {}))
+        self.stop()
+        yield from self.save_after(self.waiting[0].group if self.waiting else self.arrays[0], {})
 
     def _train(self, todo: Todo) -> Iterator[Event]:
         run = GroupRun(self, todo.group, todo.run)
@@ -86,7 +83,7 @@ class Trainer(Schedule):
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         # Here the error is gone, and the tensors of its frames with it.
         if failure is None:
-            yield from halve(self, run, reason)
+            yield from split(self, run, reason)
         else:
             yield from failures.build_without(self, run.group, failure)
 

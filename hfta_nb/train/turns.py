@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
 
 from hfta_nb.data import Stream
 from hfta_nb.errors import DataError, StoreError, out_of_memory
 from hfta_nb.models.recipes.undisturbed import apart as set_apart
-from hfta_nb.records.events import FAILED, WAITING, CheckpointSaved, Event, MemberChanged
+from hfta_nb.records.events import FAILED, WAITING, Event, MemberChanged
 from hfta_nb.train import failures
 from hfta_nb.train.capacity import EASY
 from hfta_nb.train.group_run import TURN, GroupRun, position_of
-from hfta_nb.train.memory import free_bytes, let_go
+from hfta_nb.train.memory import free_bytes
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.shared_batches import Shelf
-from hfta_nb.train.step.rollback import on_host
 from hfta_nb.train.todo import Todo
 
 Fitted = Callable[[Group], Generator[Event, None, list[Group]]]
@@ -43,7 +41,7 @@ def mates(trainer: Schedule, first: Todo, fitted: Fitted) -> Generator[Event, No
         other = trainer.waiting.popleft()
         if not (_shares(trainer, other) and _together(trainer, first, other) and room > 0):
             passed.append(other)
-        elif other.run is None and other.end is None and not other.group.fitted:
+        elif not (other.begun or other.group.fitted):
             parts = yield from fitted(other.group)
             trainer.waiting.extendleft(map(Todo, reversed(parts)))
         elif _bytes(other.group) > room:
@@ -175,20 +173,13 @@ class Turns:
     def _alone(self, run: GroupRun, reason: str) -> Iterator[Event]:
         """The array goes on from where it is when the others are done."""
         trainer, group = self.trainer, run.group
-        state: Mapping[str, Any] | None = run.resume
-        ids = list(group.ids if state is None else state["ids"])
-        if run.stage != "building":
-            state, ids = on_host(run.state()), list(run.members.ids)
-            trainer.unsaved |= on_host(run.members.unsaved())
-        run.forget()
-        let_go(trainer.settings.device)
+        ids, state, unsaved = run.to_host()
+        trainer.unsaved |= unsaved
         trainer.alone.add(group.index)
         trainer.waiting.appendleft(Todo(group, state))
         for variant in ids:
             yield MemberChanged(time.time(), variant, WAITING, f"for the arrays beside array {group.index}: {reason}")
-        if trainer.save is not None:
-            epoch = 0 if state is None else int(state["epoch"])
-            yield CheckpointSaved(time.time(), group.index, epoch, trainer.checkpoint(group, None, {}))
+        yield from trainer.save_after(group, {}, 0 if state is None else int(state["epoch"]))
 
     def _lost(self, run: GroupRun, failure: failures.Failure) -> Iterator[Event]:
         """The array can't go on: its optimizers had stepped, but not all of the step was done."""
@@ -202,6 +193,6 @@ class Turns:
     def _keep(self) -> Iterator[Event]:
         """A checkpoint without the arrays that are done; those that end with the same batch are in one."""
         ended, self._ended = self._ended, None
-        if ended is not None and self.trainer.save is not None:
+        if ended is not None:
             group, (epoch, *_) = ended
-            yield CheckpointSaved(time.time(), group.index, epoch, self.trainer.checkpoint(group, None, {}))
+            yield from self.trainer.save_after(group, {}, epoch)

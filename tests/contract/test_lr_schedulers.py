@@ -11,6 +11,7 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from hfta_nb.optim import lr_scheduler
+from hfta_nb.optim.member_values import advanced
 from tests.contract.optim_rows import COMPOSED, LR_SCHEDULERS, OptimizerRow, torch_schedulers
 from tests.contract.optim_serial import setup, through_file, train_array, train_member
 from tests.contract.serial import largest
@@ -317,3 +318,15 @@ def test_plateau_takes_a_tensor_of_metrics() -> None:
     for _ in range(3):
         scheduler.step(torch.tensor([1.0, 1.0, float("nan")]))
     assert optimizer.param_groups[0]["lr"] == [0.025, 0.1, 0.3]
+
+
+def test_a_schedule_in_the_place_of_one_that_follows_a_metric_goes_as_far() -> None:
+    """As in a plain loop that has stepped it from the start."""
+    optimizers = [torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1) for _ in range(2)]
+    before = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizers[0], patience=0)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        optimizers[0].step()
+        before.step(value)
+    made = advanced(torch.optim.lr_scheduler.StepLR(optimizers[1], step_size=2, gamma=0.5), before)
+    assert made.last_epoch == 4
+    assert made.get_last_lr() == [0.1 * 0.5**2]

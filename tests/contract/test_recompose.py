@@ -18,7 +18,7 @@ from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import FusionError
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.training_axes import TRAINING_AXES
-from hfta_nb.train.step import ArrayStep, Origin, PlainStep, Precision, put_member, recomposed
+from hfta_nb.train.step import ArrayStep, Origin, PlainStep, Precision, editing, put_member, recomposed
 from hfta_nb.train.step.recompose import fits
 
 CPU = torch.device("cpu")
@@ -138,8 +138,8 @@ def test_a_clone_with_another_lr_has_the_schedule_of_that_lr(kind: str) -> None:
     step = fused(kind, [0, 1])
     trained(step, [0, 1], [0, 0], 2)
     rows = [row(kind, 0), row(kind, 1), row(kind, 0) | {"lr": 0.005}]
-    origins = [Origin(step, 0), Origin(step, 1), Origin(step, 0, changed=True)]
-    made = recomposed(fused(kind, [0, 1, 0], rows=rows), origins)
+    made = recomposed(fused(kind, [0, 1, 0], rows=rows), [Origin(step, 0), Origin(step, 1), Origin(step, 0)])
+    editing.set_values(made, 2, rows[2], editing.Span(EPOCHS, LENGTH), ("lr",))
     like = fused(kind, [0], rows=[rows[2]])
     trained(like, [0], [0], 2)
     lr = made.updates[0].optimizer.rows(0, "lr")
@@ -217,7 +217,7 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     ready = [entry for entry in step.array._steps.cache if entry.ready]
     assert ready
     fresh = roomy([(7, 5, nn.GELU), (8, 7, nn.ReLU)])
-    origins = {0: Origin(fresh, 0), 3: Origin(fresh, 1, spent=True)}
+    origins = {0: Origin(fresh, 0), 3: Origin(fresh, 1, consumed=True)}
     template = fresh.array._state.engine.architectures.templates[1]
     for place, origin in origins.items():
         assert fits(step, place, origin)

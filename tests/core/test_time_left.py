@@ -79,7 +79,7 @@ def test_work_is_that_of_members_that_are_still_to_train() -> None:
     trainer.settings = SimpleNamespace(epochs=8)
     active = [SimpleNamespace(id=0, first_step=0), SimpleNamespace(id=2, first_step=10)]  # it has joined later
     run: Any = SimpleNamespace(
-        trainer=trainer, group=group(0, 0, 1, 2), members=SimpleNamespace(active=active), steps=20
+        trainer=trainer, group=group(0, 0, 1, 2), members=SimpleNamespace(active=active), steps=20, built=True
     )
     run.work = lambda: Progress.work(run)
     assert Progress.work_left(run) == 60 + 70 + 1 * 50 + 2 * 20 + 2 * 80

@@ -58,8 +58,8 @@ FAULTS = (
     Fault(
         "lr-copy-factory",
         f"{OPTIM}/lr_base.py",
-        "self._factories[dst], self._before[dst] = self._factories[src], copy.deepcopy(self._before[src])",
-        "self._before[dst] = copy.deepcopy(self._before[src])",
+        "self._factories[index], self._before[index] = other._factories[src], copy.deepcopy(other._before[src])",
+        "self._before[index] = copy.deepcopy(other._before[src])",
         "the lr schedule of a copied member begins anew as the one that it had before",
         ("tests/contract/test_lr_schedulers.py",),
     ),

@@ -47,7 +47,7 @@ FAULTS = (
     ),
     Fault(
         "early-stop",
-        "hfta_nb/train/steering.py",
+        "hfta_nb/train/requests.py",
         "    trainer.early_stops.add(variant)\n    if found != ENDED:",
         "    if found != ENDED:",
         "the request to stop a variant that waits is forgotten",

@@ -176,7 +176,7 @@ class Unkept(nn.Module):
         self.a, self.memory = nn.Linear(inputs, classes), None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.memory = {1, 2}
+        self.memory = frozenset({1, 2})
         return self.a(x)
 
 
@@ -191,7 +191,7 @@ def test_an_attribute_that_is_not_in_checkpoints_is_told_of(tmp_path: Path) -> N
     for event in made().run():  # a run from the start has nothing to tell
         if isinstance(event, ev.EpochDone):
             break
-    with pytest.warns(StoreWarning, match="memory: a set that the model has set is not in checkpoints"):
+    with pytest.warns(StoreWarning, match="memory: a frozenset that the model has set is not in checkpoints"):
         list(made().run(resume=True))
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.train import recording_cost
+from hfta_nb.train import rebuild
 from hfta_nb.train.step import PlainStep
 
 LAST: dict[str, Any] = {"keep_checkpoints": ["best", "last"]}
@@ -56,7 +56,7 @@ def test_a_member_that_is_stopped_while_its_array_waits_to_join_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members 0 and 2 step aside for member 1, and member 0 is stopped meanwhile."""
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     study = search(tmp_path, **LAST)
     control = hfta.Control()
     script = Script({3: lambda c: c.pause(1), 13: lambda c: c.resume(1)})

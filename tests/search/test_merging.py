@@ -14,7 +14,7 @@ from steering.scripted import Script
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.train import merging, recording_cost, regrouping
+from hfta_nb.train import rebuild, slots
 from hfta_nb.train.step import ArrayStep
 
 EXACT = 1e-12
@@ -71,7 +71,7 @@ def test_a_member_that_was_paused_joins_the_others_again(
     undisturbed: hfta.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: int
 ) -> None:
     """It trains to the end of its epoch first, for which the others step aside."""
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     made = search(tmp_path / "run")
     events = run(made, {pause: lambda c: c.pause(1), 13: lambda c: c.resume(1)})
     assert same(made, undisturbed)
@@ -117,7 +117,7 @@ def test_arrays_that_do_not_fit_together_train_one_after_another(
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(regrouping, "recomposed", full)
+    monkeypatch.setattr(rebuild, "recomposed", full)
     made = search(tmp_path / "run")
     run(made, script)
     assert {1} in side_by_side(made)
@@ -139,12 +139,12 @@ def test_what_is_asked_of_members_that_wait_is_done_when_they_have_joined(
 
 def test_clones_for_which_there_was_no_array_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their batch size keeps them apart from their sources, and nothing from one another."""
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     clones = {6: lambda c: (c.clone(0, batch_size=60), c.clone(2, batch_size=60))}
     made = search(tmp_path / "run")
     run(made, clones)
     assert {3, 4} in side_by_side(made)
-    monkeypatch.setattr(merging, "_joiner", lambda *_: None)
+    monkeypatch.setattr(slots, "_joiner", lambda *_: None)
     apart = search(tmp_path / "apart")
     run(apart, clones)
     assert {3} in side_by_side(apart)
@@ -164,7 +164,7 @@ def test_trials_that_were_done_train_on_together(tmp_path: Path, monkeypatch: py
 
     made, found = ran("run")
     assert found == [{2, 3, 4, 5}] * 2
-    monkeypatch.setattr(merging, "_joiner", lambda *_: None)
+    monkeypatch.setattr(slots, "_joiner", lambda *_: None)
     apart, parts = ran("apart")
     assert parts == [{2, 3}, {2, 3}, {4, 5}, {4, 5}]
     assert same(made, apart)
@@ -181,7 +181,7 @@ def test_halves_of_an_array_stay_apart_while_both_do_not_fit(tmp_path: Path, mon
         return train(step, *args, **named)
 
     monkeypatch.setattr(ArrayStep, "train", fails)
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     made = search(tmp_path / "run", trials=4, slots=4)
     for event in made.run(control := hfta.Control()):
         if isinstance(event, ev.ArrayHalved):

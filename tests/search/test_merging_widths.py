@@ -16,7 +16,7 @@ from steering.twins import Twins, data, net
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.train import recording_cost, regrouping
+from hfta_nb.train import rebuild
 
 ASKED = dict[int, Callable[[hfta.Control], Any]]
 WIDTHS = [9, 5, 12]
@@ -72,7 +72,7 @@ def test_others_step_aside_for_one_of_another_width(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: int
 ) -> None:
     """Clipped gradients and momentum are of the member's own size."""
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     found = made(tmp_path, max_norm=0.5, weight_decay=1e-2)
     parts = run(found, {6: lambda c: c.pause(variant), 13: lambda c: c.resume(variant)})
     assert {variant} in parts
@@ -82,14 +82,14 @@ def test_others_step_aside_for_one_of_another_width(
 
 def test_a_member_takes_the_place_of_one_of_another_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Member 0 is pruned at the end of the epoch after which member 1, which is narrower, joins the others again."""
-    step_of, kept = regrouping.step_of, list[bool]()
+    built, kept = rebuild.built, list[bool]()
 
     def followed(run: Any, *given: Any) -> Any:
-        made = step_of(run, *given)
-        kept.append(made is run.step)
-        return made
+        found = built(run, *given)
+        kept.append(found.step is run.step)
+        return found
 
-    monkeypatch.setattr(regrouping, "step_of", followed)
+    monkeypatch.setattr(rebuild, "built", followed)
     found = made(tmp_path, strategy="measured")
     list(found.run(Script({4: lambda c: c.pause(1), 8: lambda c: c.resume(1), 9: lambda c: c.put(ev.Prune(0, "why"))})))
     assert [m.state for m in found.history.members.values()] == [ev.PRUNED, ev.COMPLETE, ev.COMPLETE]
@@ -99,7 +99,7 @@ def test_a_member_takes_the_place_of_one_of_another_width(tmp_path: Path, monkey
 
 
 def test_clones_of_two_widths_share_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     found = made(tmp_path)
     parts = run(found, {5: lambda c: (c.clone(1, batch_size=24), c.clone(2, batch_size=24))})
     assert {3, 4} in parts

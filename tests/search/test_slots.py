@@ -17,7 +17,7 @@ from benchmarks.search import occupied, slot_steps, useful
 from hfta_nb import events as ev
 from hfta_nb.engine.members.per_member import PerMember
 from hfta_nb.errors import MemberError, StudyError
-from hfta_nb.train import failures, recording_cost
+from hfta_nb.train import failures, rebuild
 from hfta_nb.train.members import Members
 from hfta_nb.train.plan import Builder
 from hfta_nb.train.step import ArrayStep
@@ -230,7 +230,7 @@ def test_places_that_nobody_takes_may_stay(tmp_path: Path, monkeypatch: pytest.M
     given |= {"dropout": 0.2, "depth": 1, "sampler": "random", "pruner": "asha", "seed": 8}
     space = {"lr": LR, "data_seed": [0, 1], "width": [8]}
     for name, worth in (("kept", 1e9), ("cut", 0.0)):
-        monkeypatch.setattr(recording_cost, "STEPS", worth)
+        monkeypatch.setattr(rebuild, "RECORDING_STEPS", worth)
         widths.clear()
         made = hfta.Study("mlp", space, "iris", epochs=3, trials=8, slots=6, directory=tmp_path / name, **given)
         list(made.run())

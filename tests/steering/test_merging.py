@@ -16,7 +16,7 @@ from steering.twins import net
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.train import recording_cost
+from hfta_nb.train import rebuild
 from hfta_nb.train.step import ArrayStep
 
 ASKED = dict[int, Callable[[hfta.Control], Any]]
@@ -37,8 +37,16 @@ def test_a_member_that_was_paused_joins_the_others_again(tmp_path: Path, kind: s
     assert study.check([0, 1, 2])["equal"].all()
 
 
+def test_the_patience_with_a_member_that_was_paused_goes_on(tmp_path: Path) -> None:
+    """Validations without improvement are counted on in the array that it joins: all end three after their first."""
+    study = made(tmp_path, 8, patience=3, min_delta=1e9)
+    run(study, PAUSED)
+    assert {0, 1, 2} in side_by_side(study)[2:]
+    assert [len(m.curves["val_loss"].values) for m in study.history.members.values()] == [4, 4, 4]
+
+
 def test_others_step_aside_for_one_that_was_paused_in_an_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     study = made(tmp_path, 5)
     run(study, {6: lambda c: c.pause(1), 9: lambda c: c.resume(1)})
     assert side_by_side(study) == [{0, 1, 2}, {0, 2}, {0, 2}, {1}, {0, 1, 2}, {0, 1, 2}, {1}]
@@ -48,7 +56,7 @@ def test_others_step_aside_for_one_that_was_paused_in_an_epoch(tmp_path: Path, m
 def test_clones_that_did_not_fuse_with_their_sources_share_an_array(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     study = made(tmp_path, 4)
     run(study, {5: lambda c: (c.clone(0, batch_size=12), c.clone(2, batch_size=12))})
     assert {3, 4} in side_by_side(study)
@@ -104,7 +112,7 @@ def test_halves_of_an_array_stay_apart_while_both_do_not_fit(tmp_path: Path, mon
         return train(step, *args, **named)
 
     monkeypatch.setattr(ArrayStep, "train", fails)
-    monkeypatch.setattr(recording_cost, "STEPS", 0.0)
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
     study = made(tmp_path, 8, {"lr": [1e-3, 1e-2, 3e-3, 1e-4]})
     halved = ended = 0
     for event in study.run(control := hfta.Control()):

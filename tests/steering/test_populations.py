@@ -79,6 +79,14 @@ def test_every_member_equals_its_twin_that_was_copied_over(tmp_path: Path, optio
     assert study.history.members[target].config["lr"] == copied[-1].changes["lr"]
 
 
+def test_weights_of_a_copy_are_averaged_as_those_of_its_source(tmp_path: Path) -> None:
+    rows = [{"lr": lr, "ema_decay": decay} for lr, decay in zip(LRS["lr"], (0.2, 0.4, 0.6, 0.8), strict=True)]
+    study = made(tmp_path, 3, rows, population=PBT)
+    list(study.run())
+    assert any("ema_decay" in edit.changes for edit in study.history.edits)
+    assert equal(study)
+
+
 def test_a_population_that_is_resumed_decides_the_same(tmp_path: Path) -> None:
     whole = made(tmp_path / "whole", 4, LRS, population=PBT)
     list(whole.run())

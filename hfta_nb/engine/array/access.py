@@ -128,19 +128,19 @@ def snapshot(array: FusedArray) -> Callable[[], None]:
     return array._state.snapshot()
 
 
-def take_member(array: FusedArray, index: int, other: FusedArray, src: int, spent: bool = False) -> None:
+def take_member(array: FusedArray, index: int, other: FusedArray, src: int, consumed: bool = False) -> None:
     """Make a member the same as member `src` of another array, in place: tensors, random streams, attributes.
 
     Nothing that was recorded is lost. What follows the array (optimizers, lr schedulers, scalers) is left alone.
 
     Args:
-        spent: nobody uses the other array any more.
+        consumed: nobody uses the other array any more.
 
     Raises:
         IndexError: there is no such member.
         FusionError: the two have different architectures, and the array is not roomy. Nothing has changed then.
     """
-    surgery.take_member(array._state, index, other._state, src, spent)
+    surgery.take_member(array._state, index, other._state, src, consumed)
 
 
 def know_calls(array: FusedArray, other: FusedArray) -> None:

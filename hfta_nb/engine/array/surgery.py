@@ -129,7 +129,7 @@ def copy_member(state: ArrayState, src: int, dst: int) -> None:
 
 
 @torch.no_grad()
-def take_member(state: ArrayState, index: int, source: ArrayState, src: int, spent: bool = False) -> None:
+def take_member(state: ArrayState, index: int, source: ArrayState, src: int, consumed: bool = False) -> None:
     """See `access.take_member`."""
     for one in (state, source):
         check_settled(one, "take_member")
@@ -139,7 +139,7 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int, spe
         raise FusionError(f"members of different architecture: {why}", where=f"take_member, member {index}", got=src)
     template, architectures = _template(source, src), architectures_of(state)
     if architectures is not None and difference(architectures.template(index), template) is not None:
-        roomy.admit(architectures, index, template, spent)
+        roomy.admit(architectures, index, template, consumed)
         _cleared(state, index)
         for name, row in architectures.blueprint.owned_row(index):
             if name not in state.owned and not bool(row.all()):

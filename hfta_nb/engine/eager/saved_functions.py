@@ -1,4 +1,4 @@
-"""What functions keep for each member as a tree of tensors and plain data, for a checkpoint."""
+"""What functions keep for each member, and what models set, as a tree of tensors and plain data, for a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from hfta_nb.engine.eager.attributes import MISSING, Attributes
@@ -16,10 +18,6 @@ from hfta_nb.errors import FusionError
 
 _CONTAINERS: dict[str, Callable[[Any], Any]] = {"list": list, "tuple": tuple, "set": set, "deque": deque}
 _WORDS: dict[str, Any] = {"missing": MISSING, "gone": GONE, "none": None}
-
-
-class _UnknownError(Exception):
-    """A value that is neither plain data nor a tensor."""
 
 
 def state_of(states: FunctionStates, functions: tuple[Any, ...]) -> dict[str, Any]:
@@ -52,7 +50,7 @@ def load_state(states: FunctionStates, functions: tuple[Any, ...], state: Mappin
                 raise FusionError(
                     "the loss, metric or model holds other values than when the checkpoint was saved", where=path
                 )
-            values.values[holder, _read(key)] = [_read(v) for v in saved]
+            values.values[holder, read(key)] = [read(v) for v in saved]
 
 
 def _entries(values: Attributes, numbers: Mapping[int, int]) -> list[list[Any]]:
@@ -61,44 +59,58 @@ def _entries(values: Attributes, numbers: Mapping[int, int]) -> list[list[Any]]:
         if id(holder) not in numbers:
             continue
         try:
-            saved: list[Any] | None = [_told(v) for v in own]
-        except _UnknownError:
+            saved: list[Any] | None = [told(v) for v in own]
+        except TypeError:
             saved = None
         kind = type(holder).__name__
-        found.append([numbers[id(holder)], kind, holder.path(name), _told(name), saved])
+        found.append([numbers[id(holder)], kind, holder.path(name), told(name), saved])
     return found
 
 
-def _told(value: Any) -> dict[str, Any]:
+def told(value: Any) -> dict[str, Any]:
+    """A value as a tree of tensors and plain data; see `read`.
+
+    Raises:
+        TypeError: it is neither plain data nor a tensor or array.
+    """
     for word, known in _WORDS.items():
         if value is known:
             return {word: True}
     if isinstance(value, Tensor):
         return {"tensor": value.detach()}
+    if isinstance(value, np.ndarray):
+        return {"array": torch.from_numpy(value)}
+    if isinstance(value, np.generic):
+        return {"number": torch.tensor(value)}
     if type(value) in (bool, int, str):
         return {"plain": value}
     if type(value) is float:
         return {"float": value.hex()}  # JSON has no infinity
     if type(value) is dict:
-        return {"dict": [[_told(k), _told(v)] for k, v in value.items()]}
+        return {"dict": [[told(k), told(v)] for k, v in value.items()]}
     if type(value) is deque and value.maxlen is not None:
-        return {"window": [_told(list(value)), value.maxlen]}
+        return {"window": [told(list(value)), value.maxlen]}
     for name, kind in _CONTAINERS.items():
         if type(value) is kind:
-            return {name: [_told(v) for v in value]}
-    raise _UnknownError
+            return {name: [told(v) for v in value]}
+    raise TypeError(type(value).__name__)
 
 
-def _read(told: Mapping[str, Any]) -> Any:
-    ((kind, value),) = told.items()
+def read(tree: Any) -> Any:
+    """What `told` was given; earlier versions wrote numbers, words and tensors that a model sets as they are."""
+    if not isinstance(tree, Mapping):
+        return tree.clone() if isinstance(tree, Tensor) else tree
+    ((kind, value),) = tree.items()
     if kind in _WORDS:
         return _WORDS[kind]
     if kind == "tensor":
         return value.clone()
+    if kind in ("array", "number"):
+        return value.numpy().copy()[()]
     if kind == "float":
         return float.fromhex(value)
     if kind == "dict":
-        return {_read(k): _read(v) for k, v in value}
+        return {read(k): read(v) for k, v in value}
     if kind == "window":
-        return deque(_read(value[0]), value[1])
-    return _CONTAINERS[kind](map(_read, value)) if kind in _CONTAINERS else value
+        return deque(read(value[0]), value[1])
+    return _CONTAINERS[kind](map(read, value)) if kind in _CONTAINERS else value

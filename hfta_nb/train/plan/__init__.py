@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hfta_nb.train.plan.arrivals import Joining
 from hfta_nb.train.plan.building import Builder, parameters_of
 from hfta_nb.train.plan.group import Group
 from hfta_nb.train.plan.grouping import MOST_PADDING, SPLITTING, make_plan, reckoned, whole
@@ -12,7 +11,6 @@ __all__ = [
     "SPLITTING",
     "Builder",
     "Group",
-    "Joining",
     "make_plan",
     "parameters_of",
     "reckoned",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,6 +99,11 @@ class Group:
         """Of its variants."""
         return tuple(v.id for v in self.variants)
 
+    def state(self) -> dict[str, Any]:
+        """What of an array its plan does not say, as plain data; see `planned`."""
+        told = {"index": self.index, "variants": list(self.ids), "reason": self.reason}
+        return {**told, "likes": [v.id for v, _ in self.likes], **{name: getattr(self, name) for name in _FOUND}}
+
     def part(self, ids: Sequence[int], index: int, reason: str) -> Group:
         """An array of these variants alone, in this order of the group's."""
         places = [i for i, v in enumerate(self.variants) if v.id in ids]
@@ -124,6 +129,11 @@ class Group:
         }
         return replace(part, likes=tuple(likes.values()))
 
+    def divided_with(self, other: Group) -> bool:
+        """Whether two arrays were one until capacity divided them."""
+        sizes = [(g.capacity, g.parameters, g.rows[0]["batch_size"]) for g in (self, other)]
+        return sizes[0] == sizes[1] and self.capacity > 0
+
     def divided(self, capacity: int, why: str, free: int) -> list[Group]:
         """Arrays of at most so many members, as even as can be.
 
@@ -139,3 +149,22 @@ class Group:
         apart = f"not with array {self.index}: {why}"
         return [whole.part(ids, free + i - 1 if i else self.index, apart if i else self.reason)
                 for i, ids in enumerate(parts)]  # fmt: skip
+
+
+_FOUND = (
+    *("memory_bytes", "fixed_bytes", "capacity", "parameters", "architectures", "padding"),
+    *("fitted", "measured", "checkpointed", "captured", "serial"),
+)
+"""What is found out about an array after it was planned."""
+
+
+def planned(state: Mapping[str, Any], plan: Sequence[Group]) -> Group:
+    """The array of a `Group.state`; clones were planned apart from it."""
+    ids = tuple(state["variants"])
+    whole = next(g for g in plan if ids[0] in g.ids)
+    every = {v.id: (v, row, a) for g in plan for v, row, a in zip(g.variants, g.rows, g.arguments, strict=True)}
+    variants, rows, arguments = zip(*(every[i] for i in ids), strict=True)
+    known = {name: state[name] for name in _FOUND if name in state}  # earlier versions kept fewer
+    likes = tuple((every[i][0], every[i][2]) for i in state["likes"])
+    whole = replace(whole, index=int(state["index"]), reason=state["reason"], likes=likes)
+    return replace(whole, variants=variants, rows=rows, arguments=arguments, **known)

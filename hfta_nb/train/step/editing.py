@@ -1,4 +1,4 @@
-"""Hyperparameters of one member, changed between two steps, and one member copied over another."""
+"""Hyperparameters of one member, changed between two steps."""
 
 from __future__ import annotations
 
@@ -89,23 +89,6 @@ def set_values(step: Step, place: int, row: Row, span: Span, changed: Sequence[s
         _set_in_array(step, place, row, span, changed)
     else:
         raise OptimError("hyperparameters can't be changed while it trains", where=type(step).__name__)
-
-
-def copy_member(step: ArrayStep, source: int, target: int) -> None:
-    """A member takes another one's weights, buffers, optimizer, lr schedule and loss scale; not its random streams.
-
-    Raises:
-        FusionError: they are of different architecture.
-    """
-    streams = dict(step.array.generators.states[target])
-    step.array.copy_member(source, target)
-    step.array.generators.keep(target, streams)
-    step.extras.copy_member(source, target)
-    for losses in step.last.values():
-        losses[target] = losses[source]
-    for update in step.updates:
-        if update.limits is not None:
-            update.limits[target] = update.limits[source]
 
 
 def _rows(step: ArrayStep | PlainStep, row: Row) -> list[Row]:

@@ -99,19 +99,10 @@ class WeightAverages:
         made._rows = [rows[list(indices)] for rows in self._rows]
         return made
 
-    def take_member(self, place: int, other: WeightAverages, src: int, decay: bool = True) -> None:
+    def take_member(self, place: int, other: WeightAverages, src: int) -> None:
         """A member goes on with the averages of member `src` of another array, and with its decay."""
         put_own_rows(self.array, place, dict(self.by_name()), own_rows(other.array, src, dict(other.by_name())))
-        self.begun[place], self._weights = other.begun[src], {}
-        if decay:
-            self.decays[place] = other.decays[src]
-
-    @torch.no_grad()
-    def copy_member(self, src: int, dst: int) -> None:
-        """As `FusedArray.copy_member`."""
-        for rows in self._rows:
-            rows[dst] = rows[src]
-        self.begun[dst], self._weights = self.begun[src], {}
+        self.begun[place], self.decays[place], self._weights = other.begun[src], other.decays[src], {}
 
 
 def averages_of(array: FusedArray, rows: Sequence[Row]) -> WeightAverages | None:

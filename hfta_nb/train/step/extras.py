@@ -84,24 +84,16 @@ class Extras:
         sums = None if self.accumulation is None else self.accumulation.select(indices)
         return Extras(sums, None if self.averages is None else self.averages.select(indices, array))
 
-    def take_member(
-        self, array: FusedArray, place: int, other: Extras, source: FusedArray, src: int, decay: bool = True
-    ) -> None:
+    def take_member(self, array: FusedArray, place: int, other: Extras, source: FusedArray, src: int) -> None:
         """A member goes on from member `src` of another step.
 
         Args:
             array, source: of this step, and of the other one.
-            decay: with that of its averages.
         """
         if self.averages is not None and other.averages is not None:
-            self.averages.take_member(place, other.averages, src, decay)
+            self.averages.take_member(place, other.averages, src)
         if self.accumulation is not None and other.accumulation is not None and other.pending:
             self.accumulation.take_member(array, place, other.accumulation, source, src)
-
-    def copy_member(self, src: int, dst: int) -> None:
-        """As `FusedArray.copy_member`."""
-        if self.averages is not None:
-            self.averages.copy_member(src, dst)
 
     def state(self, array: FusedArray) -> dict[str, Any]:
         return {

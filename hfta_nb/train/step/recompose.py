@@ -23,16 +23,12 @@ class Origin:
     Attributes:
         step: of its array, between two whole steps.
         place: its number there.
-        changed: whether the hyperparameters of the member that goes on are those that its own step was built with.
-            Its lr schedule is then the one of these values, as far as the old one has come; one that follows a metric
-            takes what it has seen. Without, hyperparameters and lr schedule come from the origin, bit for bit.
-        spent: whether nobody uses the step afterwards.
+        consumed: whether nobody uses the step afterwards.
     """
 
     step: ArrayStep
     place: int
-    changed: bool = False
-    spent: bool = False
+    consumed: bool = False
 
 
 def recomposed(fresh: ArrayStep, origins: Sequence[Origin | None]) -> ArrayStep:
@@ -53,9 +49,6 @@ def recomposed(fresh: ArrayStep, origins: Sequence[Origin | None]) -> ArrayStep:
     Raises:
         FusionError: a member has another architecture than its origin, or there is not one origin per member.
         OptimError: a member has another optimizer than its origin.
-
-    A warm clone of member 2 with another lr, beside all others: build a step of the old rows and the changed one, and
-    call ``recomposed(built, [*(Origin(old, i) for i in range(len(old))), Origin(old, 2, changed=True)])``.
     """
     if len(origins) != len(fresh):
         raise FusionError("not one origin per member", where="recomposed", got=len(origins), accepted=str(len(fresh)))
@@ -100,19 +93,15 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
     """
     source, src = origin.step, origin.place
     _in_training(step, source)
-    take_member(step.array, place, source.array, src, origin.spent)
+    take_member(step.array, place, source.array, src, origin.consumed)
     for update, other in zip(step.updates, source.updates, strict=True):
-        update.optimizer.take_member(place, other.optimizer, src, values=not origin.changed)
+        update.optimizer.take_member(place, other.optimizer, src)
         if update.lr_scheduler is not None and other.lr_scheduler is not None:
-            if origin.changed:
-                update.lr_scheduler.advance_member(place, other.lr_scheduler, src)
-            else:
-                update.lr_scheduler.take_member(place, other.lr_scheduler, src)
-        if not origin.changed:
-            update.take_limit(place, other, src)
+            update.lr_scheduler.take_member(place, other.lr_scheduler, src)
+        update.take_limit(place, other, src)
     if step.scaler is not None and source.scaler is not None:
         step.scaler.take_member(place, source.scaler, src)
-    step.extras.take_member(step.array, place, source.extras, source.array, src, decay=not origin.changed)
+    step.extras.take_member(step.array, place, source.extras, source.array, src)
     for name, losses in source.last.items():
         step.last.setdefault(name, losses.new_zeros(len(step)))[place] = losses[src]
 

@@ -13,12 +13,18 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from hfta_nb.engine.array import FusedArray
-from hfta_nb.engine.array.access import attributes_of, is_padded, kept_beside, own_tensors, set_attributes
+from hfta_nb.engine.array.access import (
+    attributes_of,
+    is_padded,
+    kept_beside,
+    own_tensors,
+    saved_functions,
+    set_attributes,
+)
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.train.step.update import Update
 
@@ -119,7 +125,7 @@ def told_attributes(values: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
     found = []
     for (path, name), value in values.items():
         try:
-            found.append([path, name, _told(value)])
+            found.append([path, name, saved_functions.told(value)])
         except TypeError:  # most models set such a value anew in each forward; who resumes a run is told
             found.append([path, name, {"lost": type(value).__name__}])
     return found
@@ -130,7 +136,7 @@ def packed(values: Sequence[Any], where: str) -> torch.Tensor:
     rows = []
     for value in values:
         try:
-            tree = _told(value)
+            tree = saved_functions.told(value)
         except TypeError:
             words = f"{where}: a {type(value).__name__} is not saved with the weights, whose module will have a new one"
             warnings.warn(words, StoreWarning, stacklevel=2)
@@ -142,7 +148,7 @@ def packed(values: Sequence[Any], where: str) -> torch.Tensor:
 def unpacked(row: torch.Tensor, new: Any) -> Any:
     """What `packed` was given for a member; `new` where it couldn't be kept."""
     tree = json.loads(row.cpu().numpy().tobytes().rstrip(b"\0"), object_hook=_tensor)
-    return new if _is_lost(tree) else _from(tree)
+    return new if _is_lost(tree) else saved_functions.read(tree)
 
 
 def unpacked_states(weights: Mapping[str, torch.Tensor], module: nn.Module) -> dict[str, Any]:
@@ -158,7 +164,7 @@ def _text(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _tensor(found: dict[str, Any]) -> Any:
-    if found.keys() != {"tensor"}:
+    if found.keys() != {"tensor"} or not isinstance(found["tensor"], list):
         return found
     dtype, shape, held = found["tensor"]
     return (
@@ -172,34 +178,8 @@ def attributes_from(told: Sequence[Sequence[Any]]) -> dict[tuple[str, str], Any]
     for where, kind in lost.items():
         words = f"{where}: a {kind} that the model has set is not in checkpoints; the run goes on with the value that"
         warnings.warn(f"{words} building gives it", StoreWarning, stacklevel=2)
-    return {(path, name): _from(value) for path, name, value in told if not _is_lost(value)}
+    return {(path, name): saved_functions.read(value) for path, name, value in told if not _is_lost(value)}
 
 
 def _is_lost(value: Any) -> bool:
     return isinstance(value, dict) and "lost" in value
-
-
-def _told(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str | torch.Tensor):
-        return value.detach() if isinstance(value, torch.Tensor) else value
-    if isinstance(value, np.ndarray):
-        return {"array": torch.from_numpy(value)}
-    if isinstance(value, np.generic):
-        return {"number": torch.tensor(value)}
-    if type(value) in (list, tuple):
-        return {type(value).__name__: [_told(v) for v in value]}
-    if type(value) is dict:
-        return {"dict": [[_told(k), _told(v)] for k, v in value.items()]}
-    raise TypeError(type(value).__name__)
-
-
-def _from(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value.clone() if isinstance(value, torch.Tensor) else value
-    [(kind, inner)] = value.items()
-    if kind in ("array", "number"):
-        return inner.numpy().copy()[()]
-    if kind == "dict":
-        return {_from(k): _from(v) for k, v in inner}
-    items = [_from(v) for v in inner]
-    return tuple(items) if kind == "tuple" else items

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from hfta_nb.records.events import Control
-from hfta_nb.train.capacity import TUNING_S, peak_of
+from hfta_nb.train.capacity import TUNING_S, peak_of, sample
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import Settings
@@ -57,7 +57,7 @@ class _Opened:
     """An array on a device, and a batch."""
 
     def __init__(self, run: GroupRun, memory: int) -> None:
-        self._run, self._memory, self._batch = run, memory, run.sample()
+        self._run, self._memory, self._batch = run, memory, sample(run)
         if isinstance(run.step, ArrayStep) and len(run.step) > 1:
             run.step.tune(*self._batch.inputs, TUNING_S)
 

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hfta_nb.records.events import Clone, from_json, to_json, tuples
 from hfta_nb.train.plan import Group
 
 
+class Owner(Protocol):
+    """What a run belongs to: it knows families, grids and files."""
+
+    def adopt(self, request: Clone, edits: Mapping[str, Any], source: tuple[Group, int]) -> list[Group]:
+        """Plan a clone, and know it from now on.
+
+        Args:
+            request: for it.
+            edits: the values of its source that differ from those that it was planned with.
+            source: its source's array, and the place there.
+
+        Returns:
+            The array of the clone alone.
+
+        Raises:
+            HftaError: it can't be planned. Nothing has changed then.
+        """
+
+    def unmade(self, variants: Sequence[int]) -> dict[int, Clone]:
+        """Which of these variants are warm clones, by their numbers, and what asked for them."""
+
+    def extend(self, epochs: int) -> None:
+        """All train so many epochs from now on."""
+
+
 @dataclass
-class Asked:
+class Requested:
     """What was asked of single members; part of every checkpoint.
 
     Attributes:

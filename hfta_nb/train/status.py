@@ -7,9 +7,9 @@ from typing import Any
 
 from hfta_nb.errors import StudyError
 from hfta_nb.records.events import COMPLETE
-from hfta_nb.train import aside
-from hfta_nb.train.asked import with_values
 from hfta_nb.train.group_progress import Progress
+from hfta_nb.train.members import begun
+from hfta_nb.train.requested import with_values
 from hfta_nb.train.schedule import Schedule
 
 TRAINING, PAUSED, BEGUN, WAITING, ENDED = "training", "paused", "begun", "waiting", "ended"
@@ -22,24 +22,20 @@ def where(trainer: Schedule, run: Progress | None, variant: int) -> str:
     Raises:
         StudyError: there is no such variant.
     """
-    asked = trainer.asked
-    aside.find(trainer, run, variant)
-    if variant in asked.paused or variant in asked.held:
+    requested = trainer.requested
+    trainer.find(variant)
+    if variant in requested.paused or variant in requested.held:
         return PAUSED
     if run is not None and variant in run.members.ids:
         return TRAINING
-    if variant in asked.deleted or variant in trainer.early_stops:
+    if variant in requested.deleted or variant in trainer.early_stops:
         return ENDED
-    if variant in asked.clones:
+    if variant in requested.clones:
         return WAITING
-    for todo in trainer.waiting:
-        if todo.run is not None and variant in todo.run["ids"]:
-            return BEGUN
-        if todo.end is not None and variant in todo.end.members:
-            return BEGUN
-        if todo.run is None and todo.end is None and variant in todo.group.ids:
-            return WAITING
-    return ENDED
+    found = next((todo for todo in trainer.waiting if variant in todo.ids), None)
+    if found is None:
+        return ENDED
+    return BEGUN if found.begun else WAITING
 
 
 def alive(trainer: Schedule, run: Progress | None, variant: int, what: str) -> str:
@@ -71,9 +67,14 @@ def anew(what: str, state: str) -> str:
 
 def noted(trainer: Schedule, run: Progress | None, variant: int, changes: Mapping[str, Any]) -> None:
     """A member has other values from now on."""
-    trainer.asked.edits[variant] = {**trainer.asked.edits.get(variant, {}), **changes}
-    group, _ = aside.find(trainer, run, variant)
-    aside.renew(trainer, run, with_values(group, variant, changes))
+    trainer.requested.edits[variant] = {**trainer.requested.edits.get(variant, {}), **changes}
+    group, _ = trainer.find(variant)
+    if run is not None and variant in run.members.ids:
+        run.members.change(variant, changes)
+    group = with_values(group, variant, changes)
+    trainer.renew(group)
+    if run is not None and run.group.index == group.index:
+        run.group = group
 
 
 def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int, int]:
@@ -81,19 +82,13 @@ def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int,
     if run is not None and variant in run.members.ids:
         member = run.members.active[run.members.ids.index(variant)]
         return run.epoch - member.start, run.steps - member.first_step
-    states = [trainer.asked.paused.get(variant), *(t.run for t in trainer.waiting if variant in t.group.ids)]
+    states = [trainer.requested.paused.get(variant), *(t.run for t in trainer.waiting if variant in t.group.ids)]
     state = next((s for s in states if s is not None), None)
     if state is not None:
-        start, first_step = begun(state["members"], variant)
+        start, first_step = begun(state["members"]).get(variant, (0, 0))
         return int(state["epoch"]) - start, int(state["steps"]) - first_step
     for end in trainer.ended.values():
         if variant in end.members:
-            length = trainer.batches(aside.find(trainer, run, variant)[0]) or 0
+            length = trainer.batches(trainer.find(variant)[0]) or 0
             return end.epochs, end.steps or end.epochs * length
     return 0, 0
-
-
-def begun(books: Mapping[str, Any], variant: int) -> tuple[int, int]:
-    """The epoch and the step of its array with which a member began, as its books say."""
-    pages = zip(books["pages"], books.get("begun", ()), strict=False)
-    return next(((int(begun[0]), int(begun[1])) for page, begun in pages if page[0] == variant), (0, 0))
