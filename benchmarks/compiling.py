@@ -96,9 +96,9 @@ def measure(name: str, members: int) -> dict[str, Any]:
         for p in array.parameters():
             p.grad = None
         array.backward(F.cross_entropy, x, y)
-    program = next((s.program for s in array._steps.cache if s.program is not None), None)
+    program = next((s.program for s in array._calls.steps if s.program is not None), None)
     if program is None:
-        return {"note": "; ".join(array._steps.cache.notes()), "block_size": array.block_size}
+        return {"note": "; ".join(array._calls.steps.notes()), "block_size": array.block_size}
     found = program.decision.measured or {}
     told = {f"{k}_s": None if v is None else round(v, 7) for k, v in found.items()}
     before, after = found.get("replayed"), found.get("compiled")

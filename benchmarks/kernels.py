@@ -45,7 +45,7 @@ def kernels(model: str, members: int) -> list[dict[str, Any]]:
                 "chosen": choice.chosen.name,
                 "us": {name: None if s is None else round(s * 1e6, 2) for name, s in choice.seconds.items()},
             }
-            for choice in ours.array._steps.cache.choices()
+            for choice in ours.array._calls.steps.choices()
         ]
 
 

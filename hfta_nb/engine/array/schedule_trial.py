@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any
 
 from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.engine.array.native_libraries import available
@@ -13,6 +12,7 @@ from hfta_nb.engine.kernels.strategy.autotune import clock_of
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
 from hfta_nb.engine.members import threads
+from hfta_nb.engine.replay.array_call import RESULTS
 from hfta_nb.engine.replay.calls import Calls
 from hfta_nb.engine.replay.program_cache import ProgramCache
 
@@ -76,10 +76,10 @@ class Trial:
         ways: Sequence[ExecutionSchedule],
         replaying: bool,
         budget_s: float | None = None,
-        cache: ProgramCache[Any] | None = None,
+        cache: ProgramCache | None = None,
     ) -> None:
         self.calls, state = calls, calls.state
-        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
+        self.cache: ProgramCache = calls.steps if cache is None else cache
         self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
         self.complete, self._cost = True, 0.0  # the cost of recording the last schedule
         self.seconds: dict[ExecutionSchedule, float] = {}
@@ -145,7 +145,7 @@ class Trial:
     @property
     def _steps(self) -> bool:
         """True if whole steps are tried."""
-        return self.cache is self.calls.steps.cache
+        return self.cache is self.calls.steps
 
     @property
     def compared(self) -> dict[ExecutionSchedule, float]:
@@ -170,7 +170,7 @@ class Trial:
         limit = self._limit * min(plain.values())
         # With trained convolutions, smaller block sizes gain more from replay, and recording is expensive: the first
         # schedule to be recorded may be the last one.
-        trained = self.cache is not self.calls.results.cache
+        trained = self.cache is not self.calls.caches[RESULTS]
         small = self.replaying and trained and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))

@@ -41,9 +41,9 @@ class Tuning:
         cache: of these steps' programs; by default that of `backward`.
     """
 
-    def __init__(self, calls: Calls, what: str = "", cache: ProgramCache[Any] | None = None) -> None:
+    def __init__(self, calls: Calls, what: str = "", cache: ProgramCache | None = None) -> None:
         self.calls, self.state, self.what = calls, calls.state, what
-        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
+        self.cache: ProgramCache = calls.steps if cache is None else cache
 
     def measures(self, given: Any) -> bool:
         """True if `choose` tries schedules: there are several, and nothing is known about such steps."""
@@ -81,7 +81,7 @@ class Tuning:
         if best is None or not times:
             return
         best.put(state)
-        if self.cache is self.calls.steps.cache or not state.settings.tuned:
+        if self.cache is self.calls.steps or not state.settings.tuned:
             state.settings.tuned = f"block size {best}: {note}, of {told(times)}"
 
     def _settled(self) -> bool:
@@ -114,7 +114,7 @@ def tune(
     """
     state, ways = calls.state, schedules_of(calls.state)
     with build.compiling():
-        trial = _tried(calls, calls.steps.cache, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
+        trial = _tried(calls, calls.steps, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
     if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
     key = key_of(state, ways, (inputs.leaves, inputs.per_member))
@@ -131,7 +131,7 @@ def tune(
 
 def _tried(
     calls: Calls,
-    cache: ProgramCache[Any],
+    cache: ProgramCache,
     ways: Sequence[ExecutionSchedule],
     replaying: bool,
     step: Callable[[], Any],

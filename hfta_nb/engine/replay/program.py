@@ -12,13 +12,14 @@ from torch import Tensor
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.dynamic_call import Fetch, copied
 from hfta_nb.engine.replay.parallel_lanes import ParallelLanes
 from hfta_nb.engine.replay.program_graphs import Part, PartGraph
 from hfta_nb.engine.replay.source import Decision, Source
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     """A program that is ready to run.
 
@@ -36,6 +37,7 @@ class Program:
         lanes: run before `steps`, on several threads; may be None.
         graphs: runs instead of the steps, if it is not empty.
         draws: whether it draws random numbers of the members.
+        targets: of the gradients of parameters.
     """
 
     steps: list[Callable[[], Any]]
@@ -53,6 +55,7 @@ class Program:
     lanes: ParallelLanes | None = None
     graphs: Sequence[PartGraph] = ()
     draws: bool = False
+    targets: Sequence[Target] = ()
 
     def run(self) -> list[Tensor]:
         """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
@@ -66,9 +69,13 @@ class Program:
 
     def _kernel_by_kernel(self) -> list[Tensor]:
         results = self.execute(self.steps, self.results, self.gradients, self.generators, self.lanes)
+        self._release()
+        return results
+
+    def _release(self) -> None:
+        """Release the tensors of a run."""
         for storage in self.left:
             self.made[storage] = None
-        return results
 
     def execute(
         self,
