@@ -13,7 +13,7 @@ Open `array_call.py` and `calls.py` first, then `program_cache.py`, `recording.p
 | `program_cache`, `cache_entry`, `signature` | the state of calls by signature: recorded, refused, replayed |
 | `guards` | values that the model's code can read, which must not change |
 | `recording`, `recorded_backward`, `recorded_forward` | one call while it is recorded: in general, and by kind |
-| `record`, `trace`, `storage_refs`, `overlap` | the recorder, which writes a trace of kernels and their memory |
+| `record`, `trace`, `storage_refs` | the recorder, which writes a trace of kernels and their memory |
 | `liveness`, `fuse_relu`, `fuse_image_norms`, `stacking`, `select_kernels` | passes over a trace |
 | `build_program`, `memory_layout` | creates a program from a trace |
 | `program`, `source`, `parallel_lanes`, `dynamic_call`, `delivery` | the program, and the delivery of its gradients |

@@ -15,11 +15,10 @@ from hfta_nb.engine.eager.differentiate import vector_jacobian
 from hfta_nb.engine.replay.array_call import ArrayCall
 from hfta_nb.engine.replay.cache_entry import CacheEntry, room_like, rooms_for
 from hfta_nb.engine.replay.delivery import Target
-from hfta_nb.engine.replay.overlap import overlap
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.recording import Recording, Restore
 from hfta_nb.engine.replay.split_program import SplitProgram
-from hfta_nb.engine.replay.trace import BufferView, places
+from hfta_nb.engine.replay.trace import BufferView, overlap, places
 from hfta_nb.errors import out_of_memory
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from hfta_nb.engine.members.threads import thread_scope
-from hfta_nb.engine.replay.program import Program
+from hfta_nb.engine.replay.program import Program, Section
 from hfta_nb.engine.replay.program_graphs import Part
 
 
@@ -44,8 +44,8 @@ class SplitProgram(Program):
 
     def __post_init__(self) -> None:
         outputs = len(self.differentiable)
-        self._forward = self.steps[: self.cut], self.results[:outputs], ()
-        self._backward = self.steps[self.cut :], self.results[outputs:], self.gradients
+        self._forward = Section(self.steps[: self.cut], self.results[:outputs], (), self.generators)
+        self._backward = Section(self.steps[self.cut :], self.results[outputs:], self.gradients, None)
 
     def forward(self) -> list[Tensor]:
         """Compute the outputs."""
@@ -66,10 +66,10 @@ class SplitProgram(Program):
         return (self._run_forward, self.draws), (self._run_backward, False)
 
     def _run_forward(self) -> list[Tensor]:
-        return self.execute(*self._forward, self.generators)
+        return self.execute(self._forward)
 
     def _run_backward(self) -> list[Tensor]:
         with thread_scope(self.threads):
-            results = self.execute(*self._backward, None)
+            results = self.execute(self._backward)
         self._release()
         return results
