@@ -150,8 +150,7 @@ class _Form:
             told = call.has_aux, call.scale is None, None if call.only is None else tuple(call.only)
             tried = call.of(detached_inputs(call.given))
         what = f"by itself {self.kind.name} {_name(call.function)} {told}"
-        tuning = Tuning(self.calls, what, self.calls.caches[self.kind])
-        tuning.choose(call.given, lambda: self.calls.run(tried))
+        Tuning(self.calls, what, self.kind).choose(call.given, lambda: self.calls.run(tried))
 
     def _watched(self, given: Any) -> bool:
         """True if someone sees what is called, or the call is not like any other."""

@@ -117,6 +117,8 @@ class CacheEntry:
     def told(self, results: Sequence[Tensor]) -> Any:
         """The results in the form in which the call returns them."""
         assert self.rebuild is not None  # known since the recording
+        if self.rebuild is next and results:  # one tensor
+            return results[0]
         left = iter(results)
         return unflatten(self.rebuild, [next(left) if v is TENSOR else v for v in self.leaves])
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.recomputation import in_backward, refuse_checkpoint, same_streams
@@ -75,7 +75,8 @@ class Calls:
         """The call that computes outputs, with gradients if any may be needed; arguments as for `ArrayCall`."""
         call = ArrayCall(self.state, RESULTS, given, compute=compute, plain=plain)
         if torch.is_grad_enabled() and (
-            any(p.requires_grad for p in self.steps.parameters) or call.inputs.grad_leaves()
+            any(p.requires_grad for p in self.steps.parameters)
+            or any(isinstance(v, Tensor) and v.requires_grad for v in call.leaves)
         ):
             call.kind = FORWARD
         return call
@@ -106,7 +107,8 @@ class Calls:
         cache = self.caches[call.kind]
         entry = cache.find(call)
         replayed = None if entry is None else self._replayed(entry, call)
-        if replayed is not None:
+        if entry is not None and replayed is not None:
+            cache.remember(entry, call)
             return replayed[0]
         run = cache.recorder(entry, call, partial(self._recorded, call))
         eager = call.eagerly if call.kind is FORWARD else None
@@ -141,10 +143,7 @@ class Calls:
         undone = not program.graphs or call.kind is FORWARD
         before = Before.replay(self.state, program.draws) if undone else None
         found = cache.replay(entry, call, partial(self._run, entry, call), before)
-        if found is None:
-            return None
-        cache.remember(entry, call)
-        if not isinstance(program, SplitProgram):
+        if found is None or not isinstance(program, SplitProgram):
             return found
         context = SavedContext(entry, program, call, before)
         self._outstanding = weakref.ref(context)

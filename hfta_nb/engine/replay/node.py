@@ -57,6 +57,8 @@ class SavedContext:
         assert self.call is not None  # no backward yet
         kinds = self.program.differentiable
         roots = *self.program.learning, *self.call.inputs.grad_leaves()
+        if False not in kinds:
+            return self.entry.told(_apply(self, tuple(outputs), *roots))
         left = iter(_apply(self, tuple(t for t, d in zip(outputs, kinds, strict=True) if d), *roots))
         return self.entry.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)])
 

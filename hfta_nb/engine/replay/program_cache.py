@@ -65,7 +65,7 @@ class ProgramCache:
         self.at_once, self.waiting, self.strict, self.closed = False, False, False, ""
         self.known: dict[Any, Layout | None] = {}
         self._entries: dict[Any, CacheEntry] = {}
-        self._parameters: list[nn.Parameter] = []
+        self._parameters: list[nn.Parameter] | None = None
         self._last: _Last | None = None
 
     def __iter__(self) -> Iterator[CacheEntry]:
@@ -76,7 +76,7 @@ class ProgramCache:
     def clear(self) -> None:
         """Discard all entries, after the array's tensors have moved or its settings have changed."""
         self._keep(lambda _: False)
-        self._parameters = []
+        self._parameters = None
 
     def keep(self, block_size: int, threads: str) -> None:
         """Discard entries with other block sizes or threads."""
@@ -94,7 +94,7 @@ class ProgramCache:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of the array."""
-        if not self._parameters:
+        if self._parameters is None:
             self._parameters = list(self.state.tensors.parameters())
         return self._parameters
 

@@ -22,7 +22,7 @@ class RecordedBackward(Recording):
 
     def record(self, stored: Sequence[BufferView] | None = None) -> Any:
         self._gradients = _RecordedGradients(self)
-        if stored is not None:  # nobody gets the results: existing gradients are left unchanged
+        if self.repeats:
             self._gradients.fresh = set(self._gradients.parameters)
         result = super().record(stored)
         try:

@@ -41,6 +41,7 @@ class Recording:
         targets: the parameters that get gradients.
         reason: why the call cannot be replayed; empty if it can be.
         unusable: the call has to run again without recording.
+        repeats: whether it only repeats a call, and changes no gradient that there is.
     """
 
     outputs: list[BufferView]
@@ -55,7 +56,7 @@ class Recording:
         self.written: list[tuple[Tensor, Tensor]] = []
         self.input_grads: list[Tensor | None] = []
         self.targets: list[Target] = []
-        self.reason, self.unusable = "", False
+        self.reason, self.unusable, self.repeats = "", False, False
 
     @classmethod
     def memory(cls, call: ArrayCall, entry: CacheEntry, given: Inputs) -> Inputs:
@@ -114,13 +115,21 @@ class Recording:
         except NotRecordableError as error:
             self.reason = str(error)
 
+    def passed(self) -> list[Tensor]:
+        """The gradients of inputs that there are."""
+        return [grad for grad in self.input_grads if grad is not None]
+
+    def results(self) -> list[Tensor]:
+        """What a program of this call returns."""
+        return [*(t.detach() for t in self.tensors), *self.passed()]
+
     def program(self, chosen: bool = True) -> Program:
         """The program of this call.
 
         Args:
             chosen: choose kernels.
         """
-        results = [*self.outputs, *(self.recorder.place(g) for g in self.input_grads if g is not None)]
+        results = [*self.outputs, *map(self.recorder.place, self.passed())]
         made = build_program(self.recorder.trace, results, self.gradients, self.state.generators, chosen)
         made.targets = self.targets
         return made
@@ -149,8 +158,7 @@ class Recording:
             made = program(chosen)
             return made, made.run
 
-        results = [*(t.detach() for t in self.tensors), *(g for g in self.input_grads if g is not None)]
-        return proven(self.state, restore, results, make, self.written)
+        return proven(self.state, restore, self.results(), make, self.written)
 
     def lay(self, restore: Restore) -> None:
         """Choose the layout of images for calls that are replayed from now on; arguments as for `finish`."""
@@ -173,14 +181,20 @@ class Recording:
             if other is not inputs:
                 entry.inputs, entry.program = other, found[-1]
 
+    def repeated(self, inputs: Inputs, stored: Sequence[BufferView] | None = None) -> Recording:
+        """The same call once more, whose results nobody gets; arguments as for `record`."""
+        other = type(self)(self.call, self.entry, inputs)
+        other.repeats = True
+        other.record(stored)
+        return other
+
     def turned(self, inputs: Inputs) -> Program:
         """The program of the same call for inputs in another layout.
 
         Raises:
             NotRecordableError: the call is another one.
         """
-        other, guards = type(self)(self.call, self.entry, inputs), self.entry.guards
-        other.record(self.outputs)
+        other, guards = self.repeated(inputs, self.outputs), self.entry.guards
         if other.reason or other.told != self.entry.leaves or guards is None or not guards.hold():
             raise NotRecordableError(other.reason or "the model does something else")
         return other.program()
