@@ -25,7 +25,7 @@ def pair(build: Any, dtype: torch.dtype = torch.float64, block: int = 2) -> tupl
 
 def lanes(array: FusedArray) -> list[int]:
     """How many threads what is replayed runs on, of each kind of call."""
-    made = [s.program for s in array._steps.cache]
+    made = [s.program for s in array._calls.steps]
     return [0 if p is None else 1 if p.lanes is None else len(p.lanes) for p in made]
 
 

@@ -158,7 +158,7 @@ def test_a_recorded_step_is_a_graph_of_the_same_numbers(
     losses = _train(array, 8)
     assert torch.allclose(losses, _train(plain, 8), rtol=0, atol=1e-12)
     _same(array, plain)
-    assert next(iter(array._steps.cache)).program.decision.compiled is not None
+    assert next(iter(array._calls.steps)).program.decision.compiled is not None
     for member in range(MEMBERS):
         expected, model = _alone(build, member, 8)
         assert torch.allclose(losses[:, member], expected, rtol=0, atol=1e-12)
@@ -205,7 +205,7 @@ def test_members_with_their_own_activations_are_compiled(monkeypatch: pytest.Mon
     compiled, plain = (fuse_roomy(_kinds(), [1, 2, 3], "first") for _ in range(2))
     compiled.compiling = "always"
     assert torch.allclose(_train(compiled, 8), _train(plain, 8), rtol=0, atol=1e-12)
-    program = next(iter(compiled._steps.cache)).program
+    program = next(iter(compiled._calls.steps)).program
     assert program.decision.compiled is not None
     assert set(kinds) == {"relu,tanh,gelu"}
 
@@ -218,7 +218,7 @@ def test_always_compiles_and_is_what_it_would_be() -> None:
     compiled.compiling = "always"
     expected = _train(plain, 12)
     assert torch.allclose(_train(compiled, 12), expected, rtol=0, atol=1e-12)
-    program = next(iter(compiled._steps.cache)).program
+    program = next(iter(compiled._calls.steps)).program
     assert program.decision.compiled is not None
     assert len(_notes(compiled)) == 1
     assert _notes(compiled)[0].startswith("compiled in ")
@@ -267,7 +267,7 @@ KNOWN = {"replayed": 2e-3, "compiled": 1e-3, "compiling": 10.0}
 def test_what_was_measured_decides(times: dict, steps: float, pays: bool, why: str) -> None:
     array = _array()
     _train(array, 4)
-    source = next(iter(array._steps.cache)).program.source
+    source = next(iter(array._calls.steps)).program.source
     assert deciding._pays(source, times, lambda: 0.0, steps) == (pays, why)
 
 
@@ -275,7 +275,7 @@ def test_what_is_usual_on_a_device_decides_where_nothing_was_measured(monkeypatc
     monkeypatch.setitem(deciding.USUAL_GAIN, "cpu", 0.1)
     array = _array()
     _train(array, 4)
-    source = next(iter(array._steps.cache)).program.source
+    source = next(iter(array._calls.steps)).program.source
     cost = deciding.USUAL_SECONDS + deciding.SECONDS_PER_CALL * len(source.calls)
     assert deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 + 1) == (True, "")
     assert not deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 - 1)[0]
@@ -331,7 +331,7 @@ def test_a_run_that_is_too_short_compiles_nothing(steps: int, monkeypatch: pytes
     array = _array(_norms)
     _train(array, 4)
     times = kept(torch.device("cpu"))
-    times.put(f"compiled step {next(iter(array._steps.cache)).program.source.digest()}", KNOWN)
+    times.put(f"compiled step {next(iter(array._calls.steps)).program.source.digest()}", KNOWN)
     other = _array(_norms)
     other.compiling, other.settings.planned_steps = "auto", float(steps)
     _train(other, 4)

@@ -58,7 +58,7 @@ def test_batch_norm_of_cudnn_is_written_as_one_that_says_what_it_writes(training
 def test_a_batch_norm_that_nobody_knows_is_not_compiled() -> None:
     array = _array(_norms)
     _train(array, 4)
-    source = next(iter(array._steps.cache)).program.source
+    source = next(iter(array._calls.steps)).program.source
     assert not any(map(unsaid, source.calls))
     call = Instruction(torch.ops.aten.miopen_batch_norm.default, (), {}, (), (), frozenset())
     other = replace(source, calls=[*source.calls, call])

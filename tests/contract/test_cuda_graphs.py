@@ -209,14 +209,14 @@ def test_an_error_of_a_replay_leaves_the_capture(within: SimpleNamespace, monkey
     array = hfta.fuse([nn.Linear(6, 4).double() for _ in range(MEMBERS)], [1, 2, 3])
     for number in range(5):
         array.backward(nn.functional.cross_entropy, *batch(number))
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     with monkeypatch.context() as patch:
         patch.setattr(type(seen.program), "run", lambda self: _no())
         within.capturing = True
         with pytest.raises(RuntimeError, match="no such kernel"):
             array.backward(nn.functional.cross_entropy, *batch(6))
     within.capturing = False
-    assert array._steps.cache.notes() == ["replayed from a recording"]
+    assert array._calls.steps.notes() == ["replayed from a recording"]
 
 
 def test_an_error_of_an_eager_call_leaves_the_capture(within: SimpleNamespace) -> None:

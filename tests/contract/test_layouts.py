@@ -14,8 +14,9 @@ from hfta_nb.engine.kernels.strategy import sandbox
 from hfta_nb.engine.kernels.strategy.sandbox import Tried
 from hfta_nb.engine.members.per_member import per_member
 from hfta_nb.engine.replay import layouts
+from hfta_nb.engine.replay.array_call import FORWARD
 from hfta_nb.engine.replay.layouts import GIVEN, LAST
-from hfta_nb.engine.replay.recorded_step import RecordedStep
+from hfta_nb.engine.replay.recorded_backward import RecordedBackward
 from hfta_nb.engine.replay.trace import NotRecordableError
 from tests.contract.channels_last import (
     CPU,
@@ -53,7 +54,7 @@ def test_channels_last_give_the_same_numbers(
     call = "array(x)" if split else "backward"
     assert layout(array, call) == ["images channels last 1 ms; as given 2 ms"]
     assert not layout(plain, call)
-    seen = next(iter(array._calls.forwards.cache if split else array._steps.cache))
+    seen = next(iter(array._calls.caches[FORWARD] if split else array._calls.steps))
     assert seen.inputs.leaves[0].stride()[1] == 1
     if split:
         return
@@ -100,7 +101,7 @@ def test_a_smaller_batch_has_the_layout_of_the_others(stacked: bool, faster: lis
         losses = train(array, batches(size, side), [0.1, 0.05])
         assert torch.allclose(losses, train(plain, batches(size, side), [0.1, 0.05]), rtol=1e-5, atol=1e-5)
         assert len(faster) == measured
-    assert [entry.layout.chosen for entry in array._steps.cache] == [LAST] * 3
+    assert [entry.layout.chosen for entry in array._calls.steps] == [LAST] * 3
 
 
 def test_what_a_smaller_batch_has_taken_over_is_what_later_runs_find(faster: list[str], device: torch.device) -> None:
@@ -131,9 +132,9 @@ def test_a_known_layout_that_gives_other_numbers_is_not_taken(
     fails: bool, faster: list[str], device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained(fused(Net, device), device)
-    laid = RecordedStep._laid
+    laid = RecordedBackward.turned
 
-    def spoilt(self: RecordedStep, *args: Any) -> Any:
+    def spoilt(self: RecordedBackward, *args: Any) -> Any:
         if fails:
             raise NotRecordableError("the model does something else")
         made = laid(self, *args)
@@ -141,11 +142,11 @@ def test_a_known_layout_that_gives_other_numbers_is_not_taken(
         made.run = lambda: [1.5 * loss for loss in run()]  # type: ignore[method-assign]
         return made
 
-    monkeypatch.setattr(RecordedStep, "_laid", spoilt)
+    monkeypatch.setattr(RecordedBackward, "turned", spoilt)
     array, plain = fused(Net, device), fused(Net, device, strategy="fixed")
     assert torch.allclose(trained(array, device), trained(plain, device), rtol=1e-5, atol=1e-5)
     same(array, plain, 1e-4)
-    entry = next(iter(array._steps.cache))
+    entry = next(iter(array._calls.steps))
     assert entry.ready
     assert entry.layout.chosen == GIVEN
     assert entry.inputs.leaves[0].is_contiguous()
@@ -258,7 +259,7 @@ def test_images_of_the_members_own(faster: list[str], device: torch.device) -> N
         losses = [one.backward(F.cross_entropy, own, y) for one in (array, plain)]
         assert torch.allclose(*losses, rtol=1e-5, atol=1e-5)
     assert layout(array)
-    seen = next(iter(array._steps.cache))
+    seen = next(iter(array._calls.steps))
     assert seen.inputs.leaves[0].stride()[2] == 1
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.replay.array_call import RESULTS
 from hfta_nb.engine.replay.record import Recorder
 from tests.contract.replay import ENTRIES, REPLAYED, TIGHT, mlp, notes, pair, same
 from tests.contract.serial import loss_of
@@ -70,5 +71,5 @@ def test_some_members_of_a_replayed_array_are_recorded_once(what: str, x: Tensor
     _same_calls(form, parts, x, 3)
     _same_calls(form, parts, x[:4], 1)  # of which nothing is known
     calls = parts[0]._calls
-    entries = calls.steps.cache if what == "backward" else calls.results.cache
+    entries = calls.steps if what == "backward" else calls.caches[RESULTS]
     assert [entry.ready for entry in entries] == [True, False]

@@ -159,11 +159,11 @@ def test_a_clone_with_another_lr_has_the_schedule_of_that_lr(kind: str) -> None:
 def test_nothing_is_recorded_anew_for_a_member_put_in_place() -> None:
     step = fused("adam", [0, 1, 2])
     trained(step, [0, 1, 2], [0, 0, 0], 2)
-    ready = [entry for entry in step.array._steps.cache if entry.ready]
+    ready = [entry for entry in step.array._calls.steps if entry.ready]
     assert ready
     put_member(step, 1, Origin(fused("adam", [7]), 0))
     trained(step, [0, 7, 2], [0, 2, 0], 1, first=2)
-    assert [entry for entry in step.array._steps.cache if entry.ready] == ready
+    assert [entry for entry in step.array._calls.steps if entry.ready] == ready
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_an_array_put_together_anew_is_recorded_by_its_first_step(metrics: dict[
     ready = []
     for _ in range(3):
         made.train(per_member(torch.stack([x, x])), per_member(torch.stack([y, y])))
-        ready.append(any(entry.ready for entry in made.array._steps.cache))
+        ready.append(any(entry.ready for entry in made.array._calls.steps))
     assert ready.index(True) + 1 == ready_after
 
 
@@ -214,7 +214,7 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     x, y = data(50, 0, 0)
     for _ in range(4):
         step.evaluate(x, y)
-    ready = [entry for entry in step.array._steps.cache if entry.ready]
+    ready = [entry for entry in step.array._calls.steps if entry.ready]
     assert ready
     fresh = roomy([(7, 5, nn.GELU), (8, 7, nn.ReLU)])
     origins = {0: Origin(fresh, 0), 3: Origin(fresh, 1, consumed=True)}
@@ -223,7 +223,7 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
         assert fits(step, place, origin)
         put_member(step, place, origin)
     found = trained(step, [7, 1, 2, 8], [2, 0, 0, 2], 2, first=2)
-    assert [entry for entry in step.array._steps.cache if entry.ready] == ready
+    assert [entry for entry in step.array._calls.steps if entry.ready] == ready
     assert architectures.template(3) is template  # not copied
     assert architectures.template(0) is not fresh.array._state.engine.architectures.templates[0]
     losses = step.evaluate(x, y)["loss"]
@@ -274,8 +274,8 @@ def test_steps_of_padded_members_are_replayed_after_a_validation() -> None:
     for _ in range(3):
         for _ in range(5):
             step.train(*data(0, 0, 0))
-        assert [entry.reason for entry in array._steps.cache] == [""]
-        assert all(entry.ready for entry in array._steps.cache)
+        assert [entry.reason for entry in array._calls.steps] == [""]
+        assert all(entry.ready for entry in array._calls.steps)
         step.evaluate(*data(0, 1, 0))
 
 

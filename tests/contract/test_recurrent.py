@@ -219,7 +219,7 @@ def test_a_member_alone_takes_the_compiled_kernel_if_it_is_faster_and_kernels_ar
             array.zero_grad()
             array.backward(loss, x, x)
         if kernel == own or torch.backends.mkldnn.is_available():
-            assert any(kernel in names for names in array._steps.kernels())
+            assert any(kernel in names for names in array._calls.steps.kernels())
     module.zero_grad()
     loss(module(x), x).backward()
     for name, p in array.named_parameters():

@@ -94,7 +94,7 @@ def test_an_error_in_a_block_leaves_all_as_it_was(lane: int, error: BaseExceptio
     for _ in range(4):
         backward(array, F.mse_loss, x, y)
         backward(other, F.mse_loss, x, y)
-    program = next(iter(array._steps.cache)).program
+    program = next(iter(array._calls.steps)).program
     assert program is not None
     assert program.lanes is not None
     ended = []

@@ -92,7 +92,7 @@ def test_threads_are_judged_by_steps_that_nobody_records() -> None:
     first = []
     while not found.done:
         if found.way.threads == "kernels":
-            first.append(array._steps.cache.waiting)
+            first.append(array._calls.steps.waiting)
         found.took(0.5 if found.way.threads == "kernels" else 1.0)
     assert first[:3] == [True, True, False]  # as ever, and then recorded
     assert array.threads == "kernels"

@@ -49,7 +49,7 @@ def test_it_is_kept_with_the_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["auto", "never", "always"])
 def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("hfta_nb.engine.replay.steps.decide", lambda program, how, steps: asked.append((how, steps)))
+    monkeypatch.setattr("hfta_nb.engine.replay.calls.decide", lambda program, how, steps: asked.append((how, steps)))
     study = _study(tmp_path, bare, compile=way, epochs=2)
     (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
     assert measured.strategy.endswith("replayed")
@@ -71,7 +71,7 @@ def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: p
         decide(program, how, steps)
         decisions.append(program.decision)
 
-    monkeypatch.setattr("hfta_nb.engine.replay.steps.decide", watched)
+    monkeypatch.setattr("hfta_nb.engine.replay.calls.decide", watched)
     study = _study(tmp_path, bare, compile="always")
     told = [event.strategy for event in study.run() if isinstance(event, SpeedMeasured)]
     assert len(told) == 1

@@ -144,7 +144,7 @@ def test_what_is_folded_counts_where_a_product_is_hardly_slower_than_torchs(
     monkeypatch.setattr(autotune, "cost", lambda name, times: costs.get(name, 1.0))
     array = hfta.fuse([nn.Sequential(*(nn.Linear(8, 8), nn.ReLU()) * 2, nn.Linear(8, 4)) for _ in range(members)])
     _replayed(array)
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     assert seen.program is not None
     assert sum(isinstance(step, product.Bound) for step in seen.program.steps) == 4
 
@@ -157,7 +157,7 @@ def test_relus_and_their_masks_are_folded_into_products(members: int) -> None:
 
     array = hfta.fuse([build_one() for _ in range(members)])
     _replayed(array)
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     assert seen.program is not None
     products = [step for step in seen.program.steps if isinstance(step, product.Bound)]
     assert len(products) == 8

@@ -128,7 +128,7 @@ def test_a_network_replayed_with_them_trains_as_its_members_do(members: int) -> 
     torch.manual_seed(1)
     batches = [(_noise(step + 9, 5)[:9], torch.arange(9) % 3) for step in range(8)]
     array = train_beside(_Net, members, batches)
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     assert seen.program is not None, seen.reason
     kinds = [step for step in seen.program.steps if isinstance(step, rows.Bound)]
     assert len(kinds) == (7 if members == 1 else 9)  # sums of rows are gradients of biases

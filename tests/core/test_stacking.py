@@ -48,7 +48,7 @@ def _replayed(build: Any, members: int) -> Program:
             for (name, p), q in zip(array.named_parameters(), net.parameters(), strict=True):
                 assert p.grad is not None, name
                 torch.testing.assert_close(p.grad[i], q.grad, rtol=1e-11, atol=1e-15)
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     assert seen.program is not None, seen.reason
     return seen.program
 

@@ -200,11 +200,11 @@ def test_what_torch_itself_refuses_is_tried_once(no_memory: Kept, monkeypatch: p
 
 def test_a_step_is_replayed_as_it_was_recorded_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
     array = _stepped("fixed")
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     assert seen.ready
     monkeypatch.setattr(matmul_precision, "float32", lambda device: ("none", "tf32", "tf32"))
     array.backward(F.cross_entropy, torch.randn(32, 64), torch.randint(0, 10, (32,)))
-    assert [s.ready for s in array._steps.cache] == [True, False]
+    assert [s.ready for s in array._calls.steps] == [True, False]
 
 
 def _mlp() -> nn.Module:
@@ -243,7 +243,7 @@ def test_measured_is_fixed_but_for_rounding() -> None:
 @pytest.mark.skipif(not matmul_precision.can_switch(), reason="no other products here")
 def test_the_setting_is_put_back_after_an_error() -> None:
     array = _stepped("measured")
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     assert seen.program is not None
     before = matmul_precision.get()
 
@@ -273,6 +273,6 @@ def test_tuning_leaves_the_program_of_its_choice(monkeypatch: pytest.MonkeyPatch
     found = array.tune(F.cross_entropy, x, y, budget_s=30)
     assert array.block_size in found
     assert all(p.grad is None for p in array.parameters())
-    (seen,) = array._steps.cache
+    (seen,) = array._calls.steps
     assert seen.ready
     assert seen.block_size == array.block_size

@@ -57,7 +57,7 @@ def _run(trial: Trial, plain: dict[int, float], replayed: dict[int, float]) -> l
         size = trial.way.block_size
         sizes.append(size)
         count[size] = count.get(size, 0) + 1
-        recorded = trial.calls.steps.cache.at_once
+        recorded = trial.calls.steps.at_once
         trial.took(replayed[size] if recorded and count[size] > 3 else 2 * plain[size] if recorded else plain[size])
     return sizes
 
@@ -69,8 +69,8 @@ def test_what_is_hopeless_is_run_once_and_the_fastest_is_chosen() -> None:
     assert sizes.count(1) == 1
     assert sizes[:4] == [6, 4, 1, 6]
     assert (array.block_size, trial.way.block_size in (6, 4)) == (4, True)
-    assert not array._steps.cache.waiting
-    assert not array._steps.cache.at_once
+    assert not array._calls.steps.waiting
+    assert not array._calls.steps.at_once
 
 
 @pytest.mark.parametrize(("dtype", "fastest_size"), [(torch.float32, 1), (torch.float64, 4)])
@@ -161,7 +161,7 @@ def _run_with_recording_that_takes(
     while not trial.done:
         size = trial.way.block_size
         count[size] = count.get(size, 0) + 1
-        if not trial.calls.steps.cache.at_once:
+        if not trial.calls.steps.at_once:
             trial.took(plain[size])
             continue
         recorded[size] = recorded.get(size, 0) + 1
@@ -235,7 +235,7 @@ def test_a_step_that_fails_chooses_nothing() -> None:
     step.tune_at_first()
     with pytest.raises(Exception, match=r"shape|size"):
         step.train(torch.randn(16, 5, dtype=torch.float64), torch.arange(16) % 3)
-    assert not step.array._steps.cache.waiting
+    assert not step.array._calls.steps.waiting
     assert step.array.block_size == MEMBERS
     assert all(p.grad is None for p in step.array.parameters())
     step.train(*_batch())

@@ -73,10 +73,10 @@ class OursCompiled(Ours):
 
     def train(self, steps: int) -> list[Tensor]:
         losses = super().train(steps)
-        decided = self.array._steps.decisions()
+        decided = self.array._calls.steps.decisions()
         refused = [note for note in decided if note.startswith("not compiled")]
         if refused or (self.done + steps >= self.job.check_steps and not decided):
-            raise UnavailableError("; ".join(refused or self.array._steps.cache.notes()))
+            raise UnavailableError("; ".join(refused or self.array._calls.steps.notes()))
         if decided and decided[0] not in self.note:
             self.note = "; ".join([self.note] * bool(self.note) + decided)
         return losses

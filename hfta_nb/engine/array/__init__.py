@@ -7,12 +7,12 @@ Open `fused.py` first. `access.py` contains what other parts use of an array bes
 
 | file | what is in it |
 |---|---|
-| `fused`, `answers`, `settings`, `saving`, `extra_states` | `FusedArray`: calls, members, settings, saved state |
-| `fusing`, `stack`, `lazy`, `storage` | creation of an array from plain modules, and the memory layout of its tensors |
+| `fused`, `answers`, `array_settings`, `saving`, `extra_states` | `FusedArray`: calls, members, settings, saved state |
+| `fusing`, `stack`, `lazy`, `tensor_storage` | an array made from modules, and the memory layout of its tensors |
 | `state_code` | models with code of their own for what they save and load |
 | `surgery`, `initialising` | taking out, copying, loading and initialising members |
-| `own_losses` | `array.losses` |
-| `schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | the fastest block size and threads |
+| `own_losses`, `fused_losses` | `array.losses` |
+| `execution_schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | the fastest block size and threads |
 | `native_libraries` | which compiled kernels its replayed steps may use |
 | `inspect`, `explaining`, `access` | how calls run now, for people and for other parts |
 """

@@ -232,7 +232,7 @@ def checkpoint(array: FusedArray, on: bool) -> None:
     It has no effect on members of different architectures.
     """
     array.settings.checkpointed = on
-    array._steps.cache.clear()
+    array._calls.steps.clear()
     install(array._state)
 
 

@@ -124,7 +124,7 @@ class Adjustable:
         if way not in COMPILE_MODES:
             raise FusionError("unknown choice", where="compiling", got=way, accepted=", ".join(COMPILE_MODES))
         self.settings.compiling = way
-        self._calls.steps.cache.clear()
+        self._calls.steps.clear()
 
     @property
     def verify(self) -> str:

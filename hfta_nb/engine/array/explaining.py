@@ -113,8 +113,8 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     rows += [(WHOLE, on[state.settings.threads])] if state.settings.threads in on else []
     if state.settings.tuned:
         rows.append((WHOLE, state.settings.tuned))
-    caches = list(zip(("backward", "array(x)", "without gradients"), calls.caches, strict=True))
-    caches += [("losses", cache) for a in losses for cache in a.caches]
+    caches = [(kind.title, cache) for kind, cache in calls.caches.items()]
+    caches += [("losses", cache) for a in losses for cache in a.caches.values()]
     for what, cache in caches:
         rows += [(what, note) for note in [*cache.notes(), *cache.layouts(), *cache.graphs()]]
     rows += [("backward", note) for note in calls.steps.decisions()]

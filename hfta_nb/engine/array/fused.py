@@ -23,19 +23,17 @@ from hfta_nb.engine.array.schedule_tuner import detached_inputs, tune
 from hfta_nb.engine.array.self_tuning import SelfTuning
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.contexts import not_compiled, own_execution
-from hfta_nb.engine.eager.gradients import function_call, target_of
+from hfta_nb.engine.eager.gradients import target_of
 from hfta_nb.engine.eager.hooks_in_backward import tell_of_hooks, with_hooks
 from hfta_nb.engine.eager.ownership import set_owner
 from hfta_nb.engine.eager.replaced_tensors import Placement
 from hfta_nb.engine.eager.retry import RetryHelpers
-from hfta_nb.engine.eager.shared_input_warning import warn_of_summed_gradients
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.members import threads
 from hfta_nb.engine.members.arena import Arena
 from hfta_nb.engine.members.held_losses import unseen
 from hfta_nb.engine.padded.runtime import architectures_of
+from hfta_nb.engine.replay.array_call import BACKWARD, RESULTS, ArrayCall
 from hfta_nb.engine.replay.calls import Calls
-from hfta_nb.engine.replay.steps import BackwardArgs
 from hfta_nb.errors import FusionError
 from hfta_nb.errors.border import FLAG, NAMES, TRUTH, instance, refuse_nested, takes
 
@@ -66,7 +64,6 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
         self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
         self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow))
-        self._steps = self._calls.steps
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         self._taken()
         self._built = True
@@ -102,32 +99,16 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
             TransformError: within a transform of `torch.func`.
         """
         given = self.take_over()
+        plain = not kwargs and all(isinstance(v, Tensor) for v in args)
+        inputs = Inputs.positional(args) if plain else None
         try:
-            result = self._tuning.forward(args, kwargs, partial(self._forward, args, kwargs))
+            result = self._tuning.run(self._calls.forward((args, kwargs), _call_of, inputs))
         except RecursionError:
             refuse_nested(FusionError, {**dict(enumerate(args)), **kwargs})
             raise
         if given and self._placement is not None:  # the caller's buffers get what the call has written to the array's
             self._placement.copy_to(given)
         return result
-
-    def _forward(self, args: Any, kwargs: Any) -> Any:
-        plain = not kwargs and all(isinstance(v, Tensor) for v in args)
-        if plain:
-            again = self._calls.again(args)
-            if again is not None:
-                return again
-        given = args if plain else (args, kwargs)
-        inputs = Inputs.positional(args) if plain else Inputs.of(given, len(self))
-        warn_of_summed_gradients(self._state, inputs)
-
-        def call(module: nn.Module, leaves: list[Any]) -> Any:
-            given, named = inputs.structure(leaves)
-            with unseen(module):
-                return module(*given, **named)
-
-        with threads.thread_scope(self._state.settings.threads):
-            return self._calls.forward(given, inputs, call, args if plain else ())
 
     @not_compiled
     @takes(FusionError, has_aux=FLAG, scale=instance(Tensor, "a tensor [M]").or_none,
@@ -177,14 +158,10 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
         if isinstance(loss_fn, FusedArray):
             return fused_losses.backward(self, loss_fn, x, y, has_aux, scale, only)
         tell_of_hooks(self, self._state.settings)
-        asked = BackwardArgs(loss_fn, (x, target_of(loss_fn, y)), has_aux, scale, only)
-        call = partial(self._tuning.backward, asked, self._backward)
-        losses, aux = with_hooks(self._steps.cache.parameters, call)
+        given = x, target_of(loss_fn, y)
+        call = ArrayCall(self._state, BACKWARD, given, loss_fn, has_aux=has_aux, scale=scale, only=only)
+        losses, aux = with_hooks(self._calls.steps.parameters, partial(self._tuning.run, call))
         return (losses, aux) if has_aux else losses
-
-    def _backward(self, asked: BackwardArgs) -> tuple[Tensor, Any]:
-        with threads.thread_scope(self._state.settings.threads):
-            return self._calls.backward(asked)
 
     @own_execution
     @takes(FusionError)
@@ -236,15 +213,7 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
         if isinstance(function, FusedArray):
             return fused_losses.evaluated(self, function, x, y)
         self.take_over()
-        given = x, target_of(function, y)
-        inputs = Inputs.of(given, len(self))
-        call = function_call(self._state, function, inputs)
-
-        def run() -> Any:
-            with threads.thread_scope(self._state.settings.threads):
-                return self._calls.evaluate(function, given, inputs, call)
-
-        return self._tuning.results(function, given, run)
+        return self._tuning.run(ArrayCall(self._state, RESULTS, (x, target_of(function, y)), function))
 
     def tune(
         self,
@@ -393,3 +362,10 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
         tensor_storage.build(self._state)
         self._laid()
         return given
+
+
+def _call_of(module: nn.Module, given: Any) -> Any:
+    """The output of a member's module for its part of an array's arguments."""
+    args, kwargs = given
+    with unseen(module):
+        return module(*args, **kwargs)

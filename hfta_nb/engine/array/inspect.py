@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hfta_nb.engine.eager.gradients import target_of
+from hfta_nb.engine.replay.array_call import BACKWARD, ArrayCall
+from hfta_nb.engine.replay.cache_entry import CacheEntry
 from hfta_nb.engine.replay.program import Program
-from hfta_nb.engine.replay.recorded_step import StepEntry
-from hfta_nb.engine.replay.steps import BackwardArgs
 
 if TYPE_CHECKING:
     from hfta_nb.engine.array.fused import FusedArray
@@ -29,7 +29,8 @@ def program_of(
     """The program that ``array.backward(loss_fn, x, y, has_aux=True, ...)`` would run now; None if it would not
     replay."""
     given = x, target_of(loss_fn, y)
-    seen = array._steps.find(BackwardArgs(loss_fn, given, True, scale, only))
+    call = ArrayCall(array._state, BACKWARD, given, loss_fn, has_aux=True, scale=scale, only=only)
+    seen = array._calls.steps.find(call)
     if seen is None or seen.program is None or seen.guards is None or not seen.guards.hold():
         return None
     return seen.program
@@ -38,11 +39,11 @@ def program_of(
 @contextmanager
 def strictly(array: FusedArray) -> Iterator[None]:
     """Raise errors of a replay within the context, instead of discarding the program and running eagerly."""
-    array._steps.cache.strict = True
+    array._calls.steps.strict = True
     try:
         yield
     finally:
-        array._steps.cache.strict = False
+        array._calls.steps.strict = False
 
 
 class Standing:
@@ -56,14 +57,14 @@ class Standing:
 
     __slots__ = ("_cache", "_like", "_program", "_seen")
 
-    def __init__(self, array: FusedArray, seen: StepEntry, x: Tensor, y: Tensor) -> None:
-        self._cache, self._seen, self._program = array._steps.cache, seen, seen.program
+    def __init__(self, array: FusedArray, seen: CacheEntry, x: Tensor, y: Tensor) -> None:
+        self._cache, self._seen, self._program = array._calls.steps, seen, seen.program
         self._like = self._cache.like((x, y))
 
     @classmethod
     def of(cls, array: FusedArray, programs: Collection[Any], x: Tensor, y: Tensor) -> Standing | None:
         """For the call that runs one of these programs."""
-        known = (s for s in array._steps.cache if s.program is not None and any(s.program is p for p in programs))
+        known = (s for s in array._calls.steps if s.program is not None and any(s.program is p for p in programs))
         seen = next(known, None)
         return None if seen is None else cls(array, seen, x, y)
 
@@ -82,9 +83,9 @@ def way_of(array: FusedArray) -> str:
     """
     if any(note.startswith("captured") for note in array.step_notes):
         return "as one graph"
-    ready = [seen.program for seen in array._steps.cache if seen.program is not None]
+    ready = array._calls.steps.programs()
     compiled = next((p.decision.note for p in ready if p.decision.compiled is not None), "")
     if compiled or not ready:
         return compiled
-    refused = array._steps.decisions() if array.compiling == "always" else []
+    refused = array._calls.steps.decisions() if array.compiling == "always" else []
     return f"replayed, {refused[0]}" if refused else "replayed"

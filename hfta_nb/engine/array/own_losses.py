@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from hfta_nb.engine.eager.telling import tell
 from hfta_nb.engine.members.identity import identity
 from hfta_nb.engine.members.per_member import PerMember, per_member
 from hfta_nb.engine.members.tree import flatten, tensor_map, versions
-from hfta_nb.engine.replay.calls import Calls, over
+from hfta_nb.engine.replay.calls import Calls
 from hfta_nb.errors import FusionError
 
 _MOST = 8
@@ -43,6 +42,7 @@ class LossCalls:
         self._checked = False
         state = ArrayState(outer.state.generators)
         state.functions, state.called = outer.state.functions, (function,)
+        state.told_of_sums = True  # what members share is an input of the model, of which the array tells
         take(state, OwnLoss(), {}, {})
         self.calls = Calls(state, outer.helpers)
         state.settings.strategy = outer.state.settings.strategy
@@ -61,25 +61,18 @@ class LossCalls:
         Args:
             output, y: of `FusedArray.losses`; y includes each member's settings of the loss.
         """
-        calls = self.calls
-        plain = isinstance(output, Tensor) and isinstance(y, Tensor)
+        calls, members = self.calls, len(self.calls.state)
+        plain = isinstance(output, Tensor) and isinstance(y, Tensor) and output.ndim and len(output) == members
         if plain:
-            given = Inputs((output, y), (True, False), tuple)
-            again = calls.forwards.again(given, partial(over, calls.state, self._loss))
-            if again is not None:
-                return again  # type: ignore[no-any-return]
-        tree = marked(output), y
-        inputs = Inputs.of(tree, len(calls.state))
-
-        def call(module: nn.Module, leaves: list[Any]) -> Any:
-            return self._loss(module, inputs.structure(leaves))
-
+            call = calls.forward((PerMember(output), y), self._loss, Inputs((output, y), (True, False), tuple))
+        else:
+            call = calls.forward((marked(output), y), self._loss)
         if self._checked:
-            return calls.forward(tree, inputs, call, (output, y) if plain else ())  # type: ignore[no-any-return]
+            return calls.run(call)  # type: ignore[no-any-return]
         before = self._marks(output)
         error: Exception | None = None
         try:
-            losses = calls.forward(tree, inputs, call, (output, y) if plain else ())
+            losses = calls.run(call)
         except Exception as failure:
             error = failure
         self._check(before, self._marks(output), error)
@@ -111,8 +104,8 @@ class LossCalls:
         if error is not None:
             raise error
 
-    def _loss(self, module: nn.Module, leaves: Sequence[Any]) -> Tensor:
-        output, target = leaves
+    def _loss(self, module: nn.Module, given: tuple[Any, Any]) -> Tensor:
+        output, target = given
         with current(None, self.outer.state, self.calls.state.engine.watching):
             return scalar(called(self.function, output, target))
 

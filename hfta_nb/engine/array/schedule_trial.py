@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable, Sequence
-from typing import Any
 
 from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, convolutions, on_threads
 from hfta_nb.engine.array.native_libraries import available
@@ -13,8 +12,8 @@ from hfta_nb.engine.kernels.strategy.autotune import clock_of
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
 from hfta_nb.engine.members import threads
+from hfta_nb.engine.replay.array_call import BACKWARD, RESULTS, CallKind
 from hfta_nb.engine.replay.calls import Calls
-from hfta_nb.engine.replay.program_cache import ProgramCache
 
 _HOPELESS = 1.6
 """A schedule whose eager steps take more than this multiple of the fastest is not replayed."""
@@ -59,7 +58,7 @@ class Trial:
         replaying: whether steps may be replayed.
         budget_s: time after which close schedules get no more laps. By default, a schedule is tried only if the cost is
             regained soon.
-        cache: of these calls' programs; by default that of `backward`.
+        kind: of these calls.
 
     Attributes:
         way: the schedule of the next step.
@@ -76,10 +75,10 @@ class Trial:
         ways: Sequence[ExecutionSchedule],
         replaying: bool,
         budget_s: float | None = None,
-        cache: ProgramCache[Any] | None = None,
+        kind: CallKind = BACKWARD,
     ) -> None:
         self.calls, state = calls, calls.state
-        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
+        self.kind, self.cache = kind, calls.caches[kind]
         self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
         self.complete, self._cost = True, 0.0  # the cost of recording the last schedule
         self.seconds: dict[ExecutionSchedule, float] = {}
@@ -87,7 +86,7 @@ class Trial:
         self.steps, self.spent_s, self.done = 0, 0.0, False
         self.clock = clock_of(state.generators.device)
         self._asked = state.settings.compiling
-        if self._steps:
+        if kind is BACKWARD:
             state.settings.compiling = "never"  # compiling does not pay during a trial
         self._plan = self._planned()
         self.way = next(self._plan)
@@ -127,7 +126,7 @@ class Trial:
         self.cache.keep(self.state.settings.block_size, self.state.settings.threads)
 
     def _leave(self) -> None:
-        if self._steps:
+        if self.kind is BACKWARD:
             self.state.settings.compiling = self._asked
         self.cache.waiting = self.cache.at_once = False
 
@@ -141,11 +140,6 @@ class Trial:
         if self.replaying and self._on_gpu:
             return math.inf  # eager steps of small blocks wait for their launches, which replayed ones do not
         return _HOPELESS_IMAGES if self.replaying and "conv" in available(self.state) else _HOPELESS
-
-    @property
-    def _steps(self) -> bool:
-        """True if whole steps are tried."""
-        return self.cache is self.calls.steps.cache
 
     @property
     def compared(self) -> dict[ExecutionSchedule, float]:
@@ -170,8 +164,7 @@ class Trial:
         limit = self._limit * min(plain.values())
         # With trained convolutions, smaller block sizes gain more from replay, and recording is expensive: the first
         # schedule to be recorded may be the last one.
-        trained = self.cache is not self.calls.results.cache
-        small = self.replaying and trained and bool(convolutions(self.state))
+        small = self.replaying and self.kind is not RESULTS and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
         cache.waiting, cache.at_once = not self.replaying, self.replaying
@@ -180,7 +173,7 @@ class Trial:
             yield from self._race(hopeful, laps)
         best = fastest(self.compared)
         others = [] if best is None else on_threads(best, self.state)
-        if not self._steps:  # only whole steps run blocks in parallel
+        if self.kind is not BACKWARD:  # only whole steps run blocks in parallel
             others = [way for way in others if way.threads != "blocks"]
         if best is not None and others:
             yield from self._on_threads(best, others, plain, laps)

@@ -19,8 +19,8 @@ from hfta_nb.engine.eager.unlearning import unlearned
 from hfta_nb.engine.kernels.native import build
 from hfta_nb.engine.members.per_member import PerMember, per_member
 from hfta_nb.engine.members.tree import flatten, unflatten
+from hfta_nb.engine.replay.array_call import BACKWARD, CallKind
 from hfta_nb.engine.replay.calls import Calls
-from hfta_nb.engine.replay.program_cache import ProgramCache
 from hfta_nb.engine.replay.signature import form, settings
 from hfta_nb.engine.replay.trace import NotRecordableError
 
@@ -38,12 +38,12 @@ class Tuning:
     Args:
         calls: of the array whose steps these are.
         what: distinguishes different kinds of steps, in addition to their inputs and the model.
-        cache: of these steps' programs; by default that of `backward`.
+        kind: of these calls.
     """
 
-    def __init__(self, calls: Calls, what: str = "", cache: ProgramCache[Any] | None = None) -> None:
-        self.calls, self.state, self.what = calls, calls.state, what
-        self.cache: ProgramCache[Any] = calls.steps.cache if cache is None else cache
+    def __init__(self, calls: Calls, what: str = "", kind: CallKind = BACKWARD) -> None:
+        self.calls, self.state, self.what, self.kind = calls, calls.state, what, kind
+        self.cache = calls.caches[kind]
 
     def measures(self, given: Any) -> bool:
         """True if `choose` tries schedules: there are several, and nothing is known about such steps."""
@@ -70,7 +70,7 @@ class Tuning:
         if times is None:
             trial = None
             with unlearned(state), contextlib.suppress(Exception):
-                trial = _tried(self.calls, self.cache, ways, state.capture, step)
+                trial = _tried(self.calls, self.kind, ways, state.capture, step)
             self.cache.clear()
             if trial is None:
                 return
@@ -81,7 +81,7 @@ class Tuning:
         if best is None or not times:
             return
         best.put(state)
-        if self.cache is self.calls.steps.cache or not state.settings.tuned:
+        if self.kind is BACKWARD or not state.settings.tuned:
             state.settings.tuned = f"block size {best}: {note}, of {told(times)}"
 
     def _settled(self) -> bool:
@@ -114,7 +114,7 @@ def tune(
     """
     state, ways = calls.state, schedules_of(calls.state)
     with build.compiling():
-        trial = _tried(calls, calls.steps.cache, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
+        trial = _tried(calls, BACKWARD, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
     if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
     key = key_of(state, ways, (inputs.leaves, inputs.per_member))
@@ -131,7 +131,7 @@ def tune(
 
 def _tried(
     calls: Calls,
-    cache: ProgramCache[Any],
+    kind: CallKind,
     ways: Sequence[ExecutionSchedule],
     replaying: bool,
     step: Callable[[], Any],
@@ -139,7 +139,7 @@ def _tried(
 ) -> Trial:
     """A trial of schedules on steps that are undone; the array has the fastest one and its recordings."""
     with calls.state.trial(), _gradients_kept(calls.state) as forget:
-        trial = Trial(calls, ways, replaying, budget_s, cache)
+        trial = Trial(calls, ways, replaying, budget_s, kind)
         try:
             while not trial.done:
                 forget()

@@ -7,10 +7,9 @@ a separate block size and threads. Schedules are tried before the first call, on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -18,14 +17,11 @@ from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, slow_toge
 from hfta_nb.engine.array.schedule_tuner import Tuning, detached_inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing
+from hfta_nb.engine.replay.array_call import BACKWARD, RESULTS, ArrayCall, CallKind
 from hfta_nb.engine.replay.calls import Calls
-from hfta_nb.engine.replay.program_cache import ProgramCache
 from hfta_nb.engine.replay.signature import form as form_of
 from hfta_nb.engine.replay.signature import watched
-from hfta_nb.engine.replay.steps import BackwardArgs
 from hfta_nb.engine.replay.trace import NotRecordableError
-
-T = TypeVar("T")
 
 
 class SelfTuning:
@@ -64,90 +60,62 @@ class SelfTuning:
         if self._open():
             self._home = self.home
             self._home.put(self.state)
-        self._forms.pop("backward", None)
+        self._forms.pop(BACKWARD.name, None)
         self._busy = True
         try:
             yield
         finally:
             self._busy = False
         if self._open():
-            self._begun("backward").end()
+            self._begun(BACKWARD).end()
 
-    # The kinds of calls.
-
-    def backward(self, asked: BackwardArgs, run: Callable[[BackwardArgs], T]) -> T:
-        """`FusedArray.backward`."""
-        form = self._entered("backward")
-        if form is None:
-            return run(asked)
-        only = None if asked.only is None else tuple(asked.only)
-
-        def tried() -> T:
-            return run(asked._replace(given=detached_inputs(asked.given)))
-
-        told = asked.has_aux, asked.scale is None, only
-        return form.call(asked.loss_fn, asked.given, partial(run, asked), tried, told)
-
-    def forward(self, args: Any, kwargs: Any, run: Callable[[], T]) -> T:
-        """`array(x)`. Its backward is not timed: it follows the schedule of its forward, which is its fastest, too."""
-        if not self.calls.forwards.learning():
-            return self.results(None, (args, kwargs), run)
-        form = self._entered("forward")
-        return run() if form is None else form.call(None, (args, kwargs), run, run)
-
-    def results(self, function: Any, given: Any, run: Callable[[], T]) -> T:
-        """`evaluate`, or `array(x)` without gradients. Afterwards the array returns to the schedule of training."""
+    def run(self, call: ArrayCall) -> Any:
+        """Make a call, with the schedule of its kind. After one without gradients, the array returns to the schedule of
+        training; the backward of ``array(x)`` follows the schedule of its forward, which is its fastest, too."""
         before = _now(self.state)
-        form = self._entered("results")
+        form = self._entered(call.kind)
         if form is None:
-            return run()
+            return self.calls.run(call)
         try:
-            return form.call(function, given, run, run)
+            return form.run(call)
         finally:
-            before.put(self.state)
+            if call.kind is RESULTS:
+                before.put(self.state)
 
     def _open(self) -> bool:
         return self.state.settings.self_tuning and self.state.settings.strategy == "measured"
 
-    def _entered(self, name: str) -> _Form | None:
-        """The kind of calls, with its schedule set; None if nothing is tuned."""
+    def _entered(self, kind: CallKind) -> _Form | None:
+        """A kind of calls, with its schedule set; None if nothing is tuned."""
         if self._busy or not self._open() or self.state.pending:
             return None
-        form = self._forms.get(name) or self._begun(name)
+        form = self._forms.get(kind.name) or self._begun(kind)
         form.put()
         return form
 
-    def _begun(self, name: str) -> _Form:
-        calls = self.calls
+    def _begun(self, kind: CallKind) -> _Form:
         self._home = self.home
-        caches: dict[str, ProgramCache[Any]] = {
-            "backward": calls.steps.cache,
-            "forward": calls.forwards.cache,
-            "results": calls.results.cache,
-        }
         home = self._home._replace(block_size=1) if slow_together(self.state) else self._home
-        form = self._forms[name] = _Form(calls, name, caches[name], home)
+        form = self._forms[kind.name] = _Form(self.calls, kind, home)
         return form
 
 
 class _Form:
-    """One kind of calls.
+    """The schedule of one kind of calls.
 
     Args:
         calls: of the array.
-        name: of the kind.
-        cache: of its programs.
+        kind: of calls.
         home: the array's schedule before anything is tried.
 
     Attributes:
         way: the chosen schedule; None until then.
     """
 
-    def __init__(self, calls: Calls, name: str, cache: ProgramCache[Any], home: ExecutionSchedule) -> None:
-        self.calls, self.state = calls, calls.state
-        self.name, self.cache, self.home = name, cache, home
+    def __init__(self, calls: Calls, kind: CallKind, home: ExecutionSchedule) -> None:
+        self.calls, self.state, self.kind, self.home = calls, calls.state, kind, home
         self.way: ExecutionSchedule | None = None
-        self._wanted = name != "results"
+        self._wanted = kind is not RESULTS
 
     def put(self) -> None:
         """Set the array to the schedule of this kind."""
@@ -157,24 +125,14 @@ class _Form:
         """Choose the array's current schedule."""
         self.way = _now(self.state)
 
-    def call(
-        self, function: Any, given: Any, run: Callable[[], T], tried: Callable[[], Any], told: tuple[Any, ...] = ()
-    ) -> T:
-        """Make a call, after the schedule was chosen.
-
-        Args:
-            function: of the model's output; None if there is none.
-            given: the call's inputs.
-            run: makes the call.
-            tried: makes such a call that only the array notices.
-            told: what distinguishes such calls, besides inputs, function and modes.
-        """
-        open_yet = self.way is None and not self._watched(given)
+    def run(self, call: ArrayCall) -> Any:
+        """Make a call, after the schedule was chosen."""
+        open_yet = self.way is None and not self._watched(call.given)
         if open_yet and self._wanted:
-            Tuning(self.calls, f"by itself {self.name} {_name(function)} {told}", self.cache).choose(given, tried)
+            self._choose(call)
         size = _now(self.state).block_size
         try:
-            result = run()
+            result = self.calls.run(call)
             if open_yet and self._wanted:
                 self.end()
             return result
@@ -183,6 +141,16 @@ class _Form:
             now = _now(self.state)
             if self.way is not None and now.block_size != size and now.block_size == 1:
                 self.way = now  # members can't run together any more
+
+    def _choose(self, call: ArrayCall) -> None:
+        """Find the fastest schedule on calls like this one, which only the array notices."""
+        told: tuple[Any, ...] = ()
+        tried = call
+        if call.kind is BACKWARD:
+            told = call.has_aux, call.scale is None, None if call.only is None else tuple(call.only)
+            tried = call.of(detached_inputs(call.given))
+        what = f"by itself {self.kind.name} {_name(call.function)} {told}"
+        Tuning(self.calls, what, self.kind).choose(call.given, lambda: self.calls.run(tried))
 
     def _watched(self, given: Any) -> bool:
         """True if someone sees what is called, or the call is not like any other."""

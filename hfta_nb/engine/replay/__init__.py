@@ -4,23 +4,23 @@ Input: a call of an array (`calls.py`). The first call of a kind runs eagerly, t
 the same kernel calls on the same memory, they become a program, which is compared with them and replayed from then on.
 Output: the same results as in eager execution.
 
-Open `calls.py` first, then `program_cache.py`, `steps.py`, `record.py` and `build_program.py`.
+Open `array_call.py` and `calls.py` first, then `program_cache.py`, `recording.py`, `record.py` and `build_program.py`.
 
 | file | what is in it |
 |---|---|
+| `array_call` | a call as data: `backward`, ``array(x)`` with gradients, or without |
 | `calls` | replays a call, or runs it eagerly and records it |
 | `program_cache`, `cache_entry`, `signature` | the state of calls by signature: recorded, refused, replayed |
 | `guards` | values that the model's code can read, which must not change |
-| `steps`, `forward`, `results` | the calls of `backward`, of ``array(x)`` with gradients, and without |
-| `recorded_step`, `recorded_forward` | one call of the first two while it is recorded |
-| `record`, `trace`, `storage_refs`, `overlap` | the recorder, which writes a trace of kernels and their memory |
+| `recording`, `recorded_backward`, `recorded_forward` | one call while it is recorded: in general, and by kind |
+| `record`, `trace`, `storage_refs` | the recorder, which writes a trace of kernels and their memory |
 | `liveness`, `fuse_relu`, `fuse_image_norms`, `stacking`, `select_kernels` | passes over a trace |
 | `build_program`, `memory_layout` | creates a program from a trace |
 | `program`, `source`, `parallel_lanes`, `dynamic_call`, `delivery` | the program, and the delivery of its gradients |
 | `out_variants`, `native_calls`, `image_norm_kernels` | kernels that write into given memory |
 | `program_graphs` | programs as CUDA graphs, where launching their kernels takes longer than the kernels do |
 | `verify` | the comparison of a program with the recorded call |
-| `halves`, `node` | a forward and its backward as two halves of a program |
+| `split_program`, `node` | a forward and its backward as two halves of a program |
 | `layouts` | images with channels last |
 | `inductor/` | programs compiled by `torch.compile`'s compiler |
 """

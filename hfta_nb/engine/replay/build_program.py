@@ -32,14 +32,14 @@ from hfta_nb.engine.replay.fuse_relu import ReluFusion
 from hfta_nb.engine.replay.image_norm_kernels import Kernel as Chain
 from hfta_nb.engine.replay.liveness import constant, needed
 from hfta_nb.engine.replay.memory_layout import MemoryLayout
-from hfta_nb.engine.replay.native_calls import NativeCall, owned
+from hfta_nb.engine.replay.native_calls import owned
 from hfta_nb.engine.replay.out_variants import KERNELS, Kernel, bare, nothing
 from hfta_nb.engine.replay.parallel_lanes import ParallelLanes, count_of, deliver, drawn, lanes_of
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.select_kernels import KernelSelector, indifferent
 from hfta_nb.engine.replay.source import Source
 from hfta_nb.engine.replay.stacking import stacked
-from hfta_nb.engine.replay.trace import BufferView, Instruction, Trace
+from hfta_nb.engine.replay.trace import BufferView, Instruction, Trace, with_views
 
 
 def build_program(
@@ -58,11 +58,11 @@ def build_program(
         generators: of the members.
         measured: choose among kernels by time; otherwise call the recorded ones.
     """
-    builder = _Builder(trace, outputs, gradients, measured)
+    builder = _Builder(trace, outputs, gradients, generators, measured)
     if builder.lane_of is None:
-        return builder.build(generators)
+        return builder.build()
     # The setting of oneDNN's products belongs to the process: calls on several threads have to use the same one.
-    made = {s: builder.build(generators, s) for s in builder.settings()}
+    made = {s: builder.build(s) for s in builder.settings()}
     return made[min(made, key=lambda s: builder.seconds[s])]
 
 
@@ -74,10 +74,12 @@ class _Builder:
         trace: Trace,
         outputs: Sequence[BufferView],
         gradients: Sequence[tuple[BufferView, Tensor]],
+        generators: MemberGenerators,
         measured: bool,
     ) -> None:
         trace = replace(trace, calls=stacked(trace.calls))
         self.trace, self.outputs, self.gradients, self.measured = trace, outputs, gradients, measured
+        self.generators = generators
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
         calls = needed(trace, wanted)
         self.fixed = set(trace.outside) | (constant(calls) & trace.lasting)
@@ -112,16 +114,16 @@ class _Builder:
         asks = all(indifferent(c) or c.function in PRODUCTS for c in self.calls)
         return [matmul_precision.get(), *([matmul_precision.ONEDNN] if free and asks else [])]
 
-    def build(self, generators: MemberGenerators, steady: str | None = None) -> Program:
-        exact = not self.measured
+    def build(self, steady: str | None = None) -> Program:
+        exact, generators = not self.measured, self.generators
         self.layout = MemoryLayout(self.trace, self.calls, self.half, self.gradients, self.fixed, self.last, exact)
         written = {s for c in self.calls for s in c.writes}
         self.folding = ReluFusion(self.calls, self.half, self.trace.outside)
         self.chooser = KernelSelector(self.measured, generators.device, self.fixed - written, steady)
-        made: list[Any] = [None] * len(self.trace.held)
+        self.made: list[Any] = [None] * len(self.trace.held)  # what a run allocates
         bound = self.layout.destinations()
         if self.lane_of is not None:
-            return self._side_by_side(generators, self.lane_of, made, bound)
+            return self._side_by_side(self.lane_of, bound)
         steps: list[Callable[[], Any]] = []
         member: int | None = None
         calls = [with_stream(call, generators) for call in self.calls]
@@ -136,7 +138,7 @@ class _Builder:
                 steps += [] if member is None else [partial(generators.leave, member)]
                 steps.append(partial(generators.enter, call.member))
                 member = call.member
-            step = self._step(i, call, made)
+            step = self._step(i, call)
             if step is not None:
                 steps += [*self.chooser.steps_before(), step]
             self.layout.release(i)
@@ -144,13 +146,11 @@ class _Builder:
             steps.append(partial(generators.leave, member))
         rest = [(room, self.layout.tensor(p)) for p, room in self.gradients if p not in bound]
         cut = len(steps) if self.half == len(self.calls) else cut
-        return self._made(generators, steps, rest, made, draws, cut)
+        return self._made(steps, rest, draws, cut)
 
-    def _side_by_side(
-        self, generators: MemberGenerators, lane_of: Sequence[int], made: list[Any], bound: set[BufferView]
-    ) -> Program:
+    def _side_by_side(self, lane_of: Sequence[int], bound: set[BufferView]) -> Program:
         """Each thread runs its blocks of members; then the remaining calls join the results."""
-        rest = count_of(self.trace)
+        generators, rest = self.generators, count_of(self.trace)
         by_lane: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
         free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one lane may be used in another
         makers: dict[int, int] = {}
@@ -159,38 +159,34 @@ class _Builder:
             self.layout.free = free[lane]
             self.chooser.on_lane(lane)
             makers.update(dict.fromkeys(call.makes, lane))
-            step = self._step(i, call, made)
+            step = self._step(i, call)
             if step is not None:
                 step = step if call.member is None else partial(drawn, generators, call.member, step)
                 by_lane[lane] += [*self.chooser.steps_before(), step]
             self.layout.release(i)
         for place, room in self.gradients:
             if place not in bound:
-                by_lane[makers.get(place.storage, rest)].append(partial(deliver, room, self.layout.tensor(place), made))
+                steps = by_lane[makers.get(place.storage, rest)]
+                steps.append(partial(deliver, room, self.layout.tensor(place), self.made))
         draws = any(call.member is not None for call in calls)
-        found = self._made(generators, by_lane.pop(), [], made, draws, 0)
+        found = self._made(by_lane.pop(), [], draws, 0)
         # Lanes are streams on a GPU, and threads on a CPU.
         runner = run_parallel if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
         found.lanes = ParallelLanes(by_lane, self.chooser.opening(), runner)
+        found.steps.insert(0, found.lanes.run)
         self.seconds[str(self.chooser.steady)] = self.chooser.seconds
         return found
 
     def _made(
-        self,
-        generators: MemberGenerators,
-        steps: list[Callable[[], Any]],
-        rest: list[tuple[Tensor, Tensor | Fetch]],
-        made: list[Any],
-        draws: bool,
-        cut: int,
+        self, steps: list[Callable[[], Any]], rest: list[tuple[Tensor, Tensor | Fetch]], draws: bool, cut: int
     ) -> Program:
         results = self._results()
-        drawing = generators if draws else None
+        drawing = self.generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
         there = {s: self.trace.held[s] for s in self.fixed}
-        source = Source(self.recorded, there, self.outputs, self.gradients, generators)
-        made_of = steps, results, rest, made, drawing, self.layout.slots, left, setting, choices, cut, source
+        source = Source(self.recorded, there, self.outputs, self.gradients, self.generators)
+        made_of = steps, results, rest, self.made, drawing, self.layout.slots, left, setting, choices, cut, source
         return Program(*made_of, draws=any(call.member is not None for call in self.calls))
 
     def _results(self) -> list[Tensor | Fetch]:
@@ -209,36 +205,31 @@ class _Builder:
 
     # Creating calls.
 
-    def _step(self, i: int, call: Instruction, made: list[Any]) -> Callable[[], Any] | None:
+    def _step(self, i: int, call: Instruction) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
-        args, kwargs = self._resolved(call.args), self._resolved(call.kwargs)
+        args, kwargs = with_views((call.args, call.kwargs), self.layout.tensor)
         if isinstance(call.function, Chain):
-            return self._chain(i, call, call.function, args, made)
+            return self._chain(i, call, call.function, args)
         own = owned(call, args, kwargs)
         if own is not None and self.chooser.takes(call, own, args, kwargs):
-            return self._owned(i, call, own, args, kwargs)
+            return own.bind(args, {**kwargs, **self._rooms(i, call, own.rooms)})
         if kernel is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
-            return self._open(i, call, args, kwargs, made)
-        return self._into(i, call, kernel, args, kwargs, made)
+            return self._open(i, call, args, kwargs)
+        return self._into(i, call, kernel, args, kwargs)
 
-    def _owned(self, i: int, call: Instruction, own: NativeCall, args: Any, kwargs: Any) -> Callable[[], Any]:
+    def _rooms(self, i: int, call: Instruction, names: Sequence[str]) -> dict[str, Tensor | Fetch]:
+        """Memory for the results that a call of the package's own library has, by their names there."""
         for storage in call.makes:
             self.layout.assign(i, call, storage, pointwise=False)
-        rooms = {n: self.layout.tensor(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
-        return own.bind(args, {**kwargs, **rooms})
+        return {n: self.layout.tensor(p) for n, p in zip(names, call.results, strict=True) if p is not None}
 
-    def _chain(self, i: int, call: Instruction, kernel: Chain, args: Any, made: list[Any]) -> Callable[[], Any]:
-        for storage in call.makes:
-            self.layout.assign(i, call, storage, pointwise=False)
-        rooms = {n: self.layout.tensor(p) for n, p in zip(kernel.rooms, call.results, strict=True) if p is not None}
-        function = kernel.bind()
+    def _chain(self, i: int, call: Instruction, kernel: Chain, args: Any) -> Callable[[], Any]:
+        rooms, function = self._rooms(i, call, kernel.rooms), kernel.bind()
         if dynamic(args):
-            return DynamicCall(function, args, rooms, made, (), self._gone(i, call))
+            return DynamicCall(function, args, rooms, self.made, (), self._gone(i, call))
         return partial(function, *args, **rooms)
 
-    def _into(
-        self, i: int, call: Instruction, kernel: Kernel, args: Any, kwargs: Any, made: list[Any]
-    ) -> Callable[[], Any] | None:
+    def _into(self, i: int, call: Instruction, kernel: Kernel, args: Any, kwargs: Any) -> Callable[[], Any] | None:
         for storage in call.makes:
             if storage not in self.layout.bound:
                 self.layout.assign(i, call, storage, kernel.pointwise)
@@ -258,28 +249,19 @@ class _Builder:
             self.folding.add(i, bound)
             return bound
         if dynamic((args, kwargs)):
-            return DynamicCall(function, args, {**named, **rooms}, made, (), self._gone(i, call))
+            return DynamicCall(function, args, {**named, **rooms}, self.made, (), self._gone(i, call))
         if isinstance(function, Binding):
             return function.bound(args, rooms)
         return partial(function, *args, **named, **rooms)
 
-    def _open(self, i: int, call: Instruction, args: Any, kwargs: Any, made: list[Any]) -> Callable[[], Any]:
+    def _open(self, i: int, call: Instruction, args: Any, kwargs: Any) -> Callable[[], Any]:
         function, args = self.chooser.best(call, bare(call.function), args, kwargs)
         keep = tuple((k, r.storage) for k, r in enumerate(call.results) if r is not None and r.storage in call.makes)
         gone = self._gone(i, call)
         if not keep and not dynamic((args, kwargs)):
             bind = BOUND.get(call.function._schema.name)
             return partial(function, *args, **kwargs) if bind is None else bind(*args, **kwargs)
-        return DynamicCall(function, args, kwargs, made, keep, gone)
+        return DynamicCall(function, args, kwargs, self.made, keep, gone)
 
     def _gone(self, i: int, call: Instruction) -> tuple[int, ...]:
         return tuple(s for s in call.reads() | set(call.makes) if self.last[s] == i and s not in self.fixed)
-
-    def _resolved(self, tree: Any) -> Any:
-        if isinstance(tree, BufferView):
-            return self.layout.tensor(tree)
-        if isinstance(tree, list | tuple):
-            return type(tree)(self._resolved(v) for v in tree)
-        if isinstance(tree, dict):
-            return {k: self._resolved(v) for k, v in tree.items()}
-        return tree

@@ -11,16 +11,18 @@ from torch import Tensor
 
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.tree import Rebuild, unflatten
 from hfta_nb.engine.replay.guards import Guards
 from hfta_nb.engine.replay.layouts import Layout
 from hfta_nb.engine.replay.program import Program
-from hfta_nb.engine.replay.program_graphs import DEVICES, Graphed, ProgramGraphs
+from hfta_nb.engine.replay.program_graphs import DEVICES, ProgramGraphs
 from hfta_nb.engine.replay.record import Recorder
 from hfta_nb.engine.replay.trace import BufferView, NotRecordableError, Trace
 
 TENSOR = object()
+
+_PATTERNS = 3
+"""After this many changes of which outputs are used, a kind of call is recorded no more."""
 
 
 @dataclass
@@ -34,10 +36,13 @@ class CacheEntry:
         known: whether such calls were replayed of more members: one trace is enough.
         like: the layout of images that was found with more members or another batch size, if there was a choice.
         inputs: memory that replaces the inputs in a replay.
+        scale: memory that replaces the factors of the losses.
+        output_grads: memory that replaces the gradients of the used outputs of a forward.
+        used: for each output of a forward that has a gradient, whether it is used; None if that is unknown.
+        changes: how often `used` has changed.
         first: the earlier of two traces.
         guards: values that the model's code can read.
         rebuild, leaves: put the results together; `TENSOR` stands for a tensor.
-        choices: of kernels in the program.
         program: the program, once there is one.
         graphs: decide on a GPU whether it runs as graphs.
         layout: of images, if there was a choice.
@@ -52,11 +57,14 @@ class CacheEntry:
     known: bool = False
     like: Layout | None = None
     inputs: Inputs | None = None
+    scale: Tensor | None = None
+    output_grads: list[Tensor] = field(default_factory=list)
+    used: tuple[bool, ...] | None = None
+    changes: int = 0
     first: Trace | None = None
     guards: Guards | None = None
     rebuild: Rebuild | None = None
     leaves: list[Any] = field(default_factory=list)
-    choices: Sequence[Choice] = ()
     program: Program | None = None
     graphs: ProgramGraphs | None = None
     layout: Layout | None = None
@@ -72,8 +80,7 @@ class CacheEntry:
 
     def drop(self) -> None:
         """Discard the program and what belongs to it."""
-        if self.layout is not None:
-            self.inputs = None  # they may be channels last
+        self.inputs = None  # they may be channels last
         self.first, self.guards, self.program, self.layout, self.graphs = None, None, None, None, None
 
     def refuse(self, reason: str, forget: bool = False) -> None:
@@ -83,28 +90,35 @@ class CacheEntry:
         self.calls = 1
         self.reason = "" if forget else reason.splitlines()[0]
 
-    def fill(self, leaves: Sequence[Any]) -> None:
-        """Copy the leaves of the inputs to the memory that the program reads."""
+    def other_outputs(self, used: tuple[bool, ...]) -> None:
+        """Record that the caller's loss uses other outputs than expected, so that other gradients are None."""
+        self.changes += 1
+        self.used, self.output_grads = used, []
+        self.refuse("the outputs that are used differ from call to call", forget=self.changes <= _PATTERNS)
+
+    def fill(self, leaves: Sequence[Any], scale: Tensor | None = None) -> None:
+        """Copy the leaves of the inputs, and the factors of the losses, to the memory that the program reads."""
         assert self.inputs is not None  # allocated before the first recording
+        if scale is not None:
+            assert self.scale is not None  # as the inputs
+            self.scale.copy_(scale.detach())
         for room, value in zip(self.inputs.leaves, leaves, strict=True):
             if isinstance(room, Tensor):
                 room.copy_(value.detach() if value.requires_grad else value)
 
-    def prepare(self, state: ArrayState, program: Graphed) -> None:
-        """On a GPU, run the program as graphs from now on if that is faster. Its inputs are filled in.
-
-        Args:
-            state: of the array.
-            program: of this entry.
-        """
+    def prepare(self, state: ArrayState) -> None:
+        """On a GPU, run the program as graphs from now on if that is faster. Its inputs are filled in."""
         if state.generators.device.type in DEVICES:
             if self.graphs is None:
-                self.graphs = ProgramGraphs(state, program)
+                assert self.program is not None  # it is about to run
+                self.graphs = ProgramGraphs(state, self.program)
             self.graphs.prepare()
 
     def told(self, results: Sequence[Tensor]) -> Any:
         """The results in the form in which the call returns them."""
         assert self.rebuild is not None  # known since the recording
+        if self.rebuild is next and results:  # one tensor
+            return results[0]
         left = iter(results)
         return unflatten(self.rebuild, [next(left) if v is TENSOR else v for v in self.leaves])
 

@@ -1,11 +1,14 @@
 """Runs the calls of an array: replayed if possible, otherwise eagerly, with recording where it may help.
 
-The first call of a kind runs through `vmap`; the next two are recorded; later ones are replayed.
+The first call of a kind runs through `vmap`; the next two are recorded; later ones are replayed. A call of `array(x)`
+with gradients is recorded with its backward, for random gradients; the caller gets autograd's own graph, unaffected by
+the recording. Replayed, it is one node of the graph; see `node`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -13,21 +16,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.eager.block_results import concatenate
-from hfta_nb.engine.eager.blocks import graph_blocks, leaf_blocks
 from hfta_nb.engine.eager.call_inputs import Inputs
-from hfta_nb.engine.eager.engine import Block, Call
-from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
-from hfta_nb.engine.eager.gradients import call_module, loss_call
-from hfta_nb.engine.eager.member_outcome import Computation, differentiable
 from hfta_nb.engine.eager.recomputation import in_backward, refuse_checkpoint, same_streams
 from hfta_nb.engine.eager.retry import RetryHelpers, run_with_retry
+from hfta_nb.engine.eager.shared_input_warning import warn_of_summed_gradients
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.replay.evaluation import CapturedResults
-from hfta_nb.engine.replay.forward import CapturedForwards
-from hfta_nb.engine.replay.layouts import LAST
+from hfta_nb.engine.members.threads import thread_scope
+from hfta_nb.engine.replay.array_call import BACKWARD, FORWARD, RESULTS, ArrayCall, CallKind
+from hfta_nb.engine.replay.cache_entry import CacheEntry
+from hfta_nb.engine.replay.delivery import delivered
+from hfta_nb.engine.replay.guards import Guards
+from hfta_nb.engine.replay.inductor.decide import decide
+from hfta_nb.engine.replay.layouts import LAST, Layout, turned_all
+from hfta_nb.engine.replay.node import SavedContext
 from hfta_nb.engine.replay.program_cache import ProgramCache
-from hfta_nb.engine.replay.steps import BackwardArgs, CapturedSteps
+from hfta_nb.engine.replay.recorded_backward import RecordedBackward
+from hfta_nb.engine.replay.recorded_forward import RecordedForward
+from hfta_nb.engine.replay.recording import RecordedResults, Recording
+from hfta_nb.engine.replay.split_program import SplitProgram
+from hfta_nb.engine.replay.verify import Before
+
+_RECORDED: dict[CallKind, type[Recording]] = {
+    BACKWARD: RecordedBackward,
+    FORWARD: RecordedForward,
+    RESULTS: RecordedResults,
+}
 
 
 class Calls:
@@ -38,134 +51,117 @@ class Calls:
         helpers: functions of the array for the first run of a call.
 
     Attributes:
-        steps: `FusedArray.backward`, recorded and replayed.
-        forwards: ``array(x)`` with gradients.
-        results: `FusedArray.evaluate`, and ``array(x)`` without gradients.
+        caches: the programs of each kind of calls.
+        steps: those of `FusedArray.backward`.
     """
 
     def __init__(self, state: ArrayState, helpers: RetryHelpers) -> None:
         self.state, self.helpers = state, helpers
-        self._eagerly = partial(run_with_retry, state, helpers)  # through `vmap`, or member by member where that fails
-        self.steps, self.forwards = CapturedSteps(state), CapturedForwards(state)
-        self.results = CapturedResults(state, self._channels_last)
-
-    @property
-    def caches(self) -> tuple[ProgramCache[Any], ...]:
-        """The caches, one for each kind of calls."""
-        return self.steps.cache, self.forwards.cache, self.results.cache
-
-    def _channels_last(self) -> bool:
-        """True if training steps run with channels-last images."""
-        entries = [*self.steps.cache, *self.forwards.cache]
-        return any(entry.layout is not None and entry.layout.chosen == LAST for entry in entries)
+        self.caches: dict[CallKind, ProgramCache] = {kind: ProgramCache(state) for kind in _RECORDED}
+        self.steps = self.caches[BACKWARD]
+        self._outstanding: weakref.ref[SavedContext] | None = None
 
     def learn(self, other: Calls) -> None:
         """Know the calls that another array replays, of which this one has some of the members."""
-        for cache, known in zip(self.caches, other.caches, strict=True):
-            cache.learn(known)
+        for kind, cache in self.caches.items():
+            cache.learn(other.caches[kind])
 
     def clear(self) -> None:
         """Discard all recordings."""
-        for cache in self.caches:
+        for cache in self.caches.values():
             cache.clear()
 
-    # The kinds of calls: each is replayed, or falls back to `_eagerly`, which may record it.
+    def forward(self, given: Any, compute: Callable[[nn.Module, Any], Any], plain: Inputs | None = None) -> ArrayCall:
+        """The call that computes outputs, with gradients if any may be needed; arguments as for `ArrayCall`."""
+        call = ArrayCall(self.state, RESULTS, given, compute=compute, plain=plain)
+        if torch.is_grad_enabled() and (
+            any(p.requires_grad for p in self.steps.parameters)
+            or any(isinstance(v, Tensor) and v.requires_grad for v in call.leaves)
+        ):
+            call.kind = FORWARD
+        return call
 
-    def backward(self, args: BackwardArgs) -> tuple[Tensor, Any]:
-        """The losses and auxiliary results, with gradients delivered."""
-        again = self.steps.again(args)
-        if again is not None:
-            return again
-        entry = self.steps.find(args)
-        replayed = self.steps.replay(entry, args)
-        if replayed is not None:
-            return replayed
-        loss_fn, given, has_aux, scale, only = args
-        inputs = Inputs.of(given, len(self.state))
-        call = loss_call(self.state, loss_fn, inputs, has_aux)
-        computation = Computation(call, True, scale, only, (loss_fn,))
-        run = self.steps.recorder(entry, args, call)
-        gradients, (losses, aux) = self._eagerly("backward", inputs, run, computation)
-        gradients.deliver()
-        self.state.met.add(loss_fn)
-        return losses, aux
+    def run(self, call: ArrayCall) -> Any:
+        """The result of a call; a `backward` delivers its gradients, too."""
+        state = self.state
+        with thread_scope(state.settings.threads):
+            # The next call often has the signature of the last one.
+            entry = self.caches[call.kind].again(call)
+            if entry is not None and (call.function is not None or not (state.missing_grads or in_backward())):
+                replayed = self._replayed(entry, call)
+                if replayed is not None:
+                    return replayed[0]
+            if call.function is not None:
+                return self._found(call)
+            warn_of_summed_gradients(state, call.inputs)
+            refuse_checkpoint()
+            state.engine.usage.clear()
+            with same_streams(state.generators) if in_backward() else nullcontext():
+                result = self._found(call)
+            if torch.is_grad_enabled():
+                state.note_unused()
+            return result
 
-    def again(self, tensors: tuple[Tensor, ...]) -> Any:
-        """Fast path of `forward`: the output for positional inputs, if the call's signature equals the last one's; else
-        None."""
-        if self.state.missing_grads:
+    def _found(self, call: ArrayCall) -> Any:
+        """The result of a call, replayed if its signature is known, otherwise computed eagerly."""
+        cache = self.caches[call.kind]
+        entry = cache.find(call)
+        replayed = None if entry is None else self._replayed(entry, call)
+        if entry is not None and replayed is not None:
+            cache.remember(entry, call)
+            return replayed[0]
+        run = cache.recorder(entry, call, partial(self._recorded, call))
+        eager = call.eagerly if call.kind is FORWARD else None
+        result = run_with_retry(self.state, self.helpers, call.name, call.inputs, run, call.computation(), eager)
+        if call.kind is BACKWARD:
+            gradients, result = result
+            gradients.deliver()
+        if call.function is not None:
+            self.state.met.add(call.function)
+        return result
+
+    def _recorded(self, call: ArrayCall, entry: CacheEntry, inputs: Inputs, guards: Guards) -> Any:
+        if call.kind is RESULTS and entry.inputs is None and not entry.as_given and self._trains_channels_last():
+            entry.inputs, entry.layout = turned_all(inputs), Layout(LAST, {}, f"images {LAST}, as in training")
+        kind = _RECORDED[call.kind]
+        return kind(call, entry, kind.memory(call, entry, inputs)).result(inputs, guards)
+
+    def _trains_channels_last(self) -> bool:
+        """True if training steps run with channels-last images, which was measured."""
+        entries = [*self.caches[BACKWARD], *self.caches[FORWARD]]
+        chosen = any(entry.layout is not None and entry.layout.chosen == LAST for entry in entries)
+        return chosen and self.state.settings.strategy == "measured"
+
+    # Replaying.
+
+    def _replayed(self, entry: CacheEntry, call: ArrayCall) -> tuple[Any] | None:
+        """The result in a tuple; None if this call must run eagerly."""
+        program, cache = entry.program, self.caches[call.kind]
+        if program is None or (isinstance(program, SplitProgram) and self._is_outstanding()):
             return None
-        return self.forwards.again(Inputs.positional(tensors), partial(over, self.state, _called))
+        # A graph runs whole, or the device is lost; but the backward of a forward may compute it again.
+        undone = not program.graphs or call.kind is FORWARD
+        before = Before.replay(self.state, program.draws) if undone else None
+        found = cache.replay(entry, call, partial(self._run, entry, call), before)
+        if found is None or not isinstance(program, SplitProgram):
+            return found
+        context = SavedContext(entry, program, call, before)
+        self._outstanding = weakref.ref(context)
+        return (context.attached(found[0]),)
 
-    def forward(self, given: Any, inputs: Inputs, call: Call, plain: tuple[Tensor, ...] = ()) -> Any:
-        """Every member's output, as part of the autograd graph if gradients may be needed.
+    def _run(self, entry: CacheEntry, call: ArrayCall) -> Any:
+        """Run the program, its inputs filled in."""
+        program, settings = entry.program, self.state.settings
+        assert program is not None  # checked by the caller
+        if call.kind is BACKWARD and settings.compiling != "never" and not program.decision.made:
+            decide(program, settings.compiling, settings.planned_steps)
+        if program.decision.compiled is None:
+            entry.prepare(self.state)
+        if isinstance(program, SplitProgram):
+            return program.forward()
+        return entry.told(delivered(self.state, program.targets, program.run))
 
-        Args:
-            given: the arguments.
-            inputs: the same, flattened.
-            call: what to compute for a member.
-            plain: the arguments, if they are all tensors; later calls like this one may use `again`.
-        """
-        refuse_checkpoint()
-        self.state.engine.usage.clear()
-        with same_streams(self.state.generators) if in_backward() else nullcontext():
-            found = self._output(given, inputs, call, plain)
-        if torch.is_grad_enabled():
-            self.state.note_unused()
-        return found
-
-    def _output(self, given: Any, inputs: Inputs, call: Call, plain: tuple[Tensor, ...]) -> Any:
-        forwards, computed = self.forwards, partial(over, self.state, call)
-        if not forwards.learns(inputs):
-            return self._result(("forward", None), given, inputs, self._in_graph_blocks(computed), call)
-        entry = forwards.find(given)
-        replayed = forwards.replay(entry, inputs, computed)
-        if replayed is not None:
-            if entry is not None and plain:
-                forwards.remember(entry, plain)
-            return replayed[0]
-        run = forwards.recorder(entry, computed)
-        eager = self._in_graph_blocks(computed)
-        return self._eagerly("forward", inputs, run, Computation(call, functions=self.state.called), eager)
-
-    def evaluate(self, function: Callable[..., Any], given: Any, inputs: Inputs, call: Call) -> Any:
-        """Every member's result of a function of its output, without gradients."""
-
-        def run(inputs: Inputs) -> Any:
-            return over(self.state, call, inputs, leaf_blocks(self.state))
-
-        found = self._result(("evaluate", function), given, inputs, run, call)
-        self.state.met.add(function)
-        return found
-
-    def _result(
-        self, what: tuple[str, Any], given: Any, inputs: Inputs, run: Callable[[Inputs], Any], call: Call
-    ) -> Any:
-        """The result of a call without gradients."""
-        entry = self.results.find(what, given)
-        replayed = self.results.replay(entry, inputs)
-        if replayed is not None:
-            return replayed[0]
-        run = self.results.recorder(entry, run)
-        functions = self.state.called if what[1] is None else (what[1],)
-        return self._eagerly(what[0], inputs, run, Computation(call, functions=functions))
-
-    def _in_graph_blocks(self, computed: Callable[..., Any]) -> Callable[[Inputs], Any]:
-        return lambda inputs: computed(inputs, graph_blocks(self.state))
-
-
-def over(state: ArrayState, call: Call, inputs: Inputs, blocks: Sequence[Block]) -> Any:
-    """Every member's output, computed eagerly.
-
-    Raises:
-        FusionError: it depends on a tensor that requires a gradient and belongs to no array.
-    """
-    own = Owned([*state.tensors.parameters(), *(v for v in inputs.leaves if isinstance(v, Tensor))])
-    result = concatenate([state.engine.run(block, call, inputs) for block in blocks])
-    check_leaves(differentiable(result), own, (state.skeleton, *state.functions.called))
-    return result
-
-
-def _called(module: nn.Module, leaves: list[Any]) -> Any:
-    """A module's output for positional inputs."""
-    return call_module(module, tuple(leaves))
+    def _is_outstanding(self) -> bool:
+        """True if a later backward needs the content of the program's memory."""
+        before = None if self._outstanding is None else self._outstanding()
+        return before is not None and not before.spent

@@ -18,7 +18,7 @@ import torch
 from hfta_nb.engine.kernels.native import images
 from hfta_nb.engine.kernels.native.images import Images
 from hfta_nb.engine.kernels.strategy.autotune import Choice
-from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, Operand
+from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN
 from hfta_nb.engine.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel, chosen
 from hfta_nb.engine.replay.trace import BufferView, Instruction
 
@@ -218,7 +218,7 @@ class _Parts:
         self.fixed = not self.groups and not norm.args[5]
         if any(p.dtype != torch.float32 for p in kept) or (self.fixed and (self.backward or norm.args[3] is None)):
             return False
-        if self.side is None or not all(_contiguous(p) or p in (self.x, self.out) for p in kept):
+        if self.side is None or not all(p.operand.contiguous or p in (self.x, self.out) for p in kept):
             return False
         several = math.prod(self.x.size) // (self.x.size[0] * self.groups or self.x.size[1]) > 1
         if not several or not _alike(self.out, self.x):
@@ -287,7 +287,9 @@ class _Parts:
                 return False
         wanted = self.last if self.pool else self.out
         self.turned = bool(self.side) and not _alike(self.grad, wanted)
-        return _alike(self.grad, wanted) or (self.turned and self.grad.size == wanted.size and _contiguous(self.grad))
+        return _alike(self.grad, wanted) or (
+            self.turned and self.grad.size == wanted.size and self.grad.operand.contiguous
+        )
 
     def calls(self) -> tuple[Instruction, Instruction | None]:
         """The library's calls."""
@@ -332,19 +334,13 @@ def _single(call: Instruction) -> bool:
     return sorted(made) == sorted(call.makes) and len(set(made)) == len(made) and not call.draws
 
 
-def _contiguous(place: BufferView) -> bool:
-    return Operand(place.size, place.stride, place.dtype).contiguous
-
-
 def _last(place: BufferView) -> bool | None:
     """True if channels are adjacent in memory, False if the pixels of a channel are; None for neither."""
     if len(place.size) < 2 or 0 in place.size:
         return None
-    order = (0, *range(2, len(place.size)), 1)
-    size, stride = (tuple(part[i] for i in order) for part in (place.size, place.stride))
-    if Operand(size, stride, place.dtype).contiguous and place.size[1] > 1:
+    if place.permuted((0, *range(2, len(place.size)), 1)).operand.contiguous and place.size[1] > 1:
         return True
-    return False if _contiguous(place) and math.prod(place.size[2:]) > 1 else None
+    return False if place.operand.contiguous and math.prod(place.size[2:]) > 1 else None
 
 
 def _alike(one: Any, two: BufferView) -> bool:
@@ -357,5 +353,4 @@ def _as_one(given: Any, made: Any, like: BufferView) -> bool:
     if not isinstance(given, BufferView) or not isinstance(made, BufferView) or made.dtype != like.dtype:
         return False
     same = (given.size, given.stride, given.offset) == (made.size, made.stride, made.offset)
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(given.size, given.stride, strict=True))
-    return same and given.offset == like.offset and reach == math.prod(given.size) == math.prod(like.size)
+    return same and given.offset == like.offset and given.reach == math.prod(given.size) == math.prod(like.size)

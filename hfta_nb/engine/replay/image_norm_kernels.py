@@ -148,7 +148,7 @@ class _Named:
 
 
 def _operand(place: Any) -> Any:
-    return Operand(place.size, place.stride, place.dtype) if isinstance(place, BufferView) else place
+    return place.operand if isinstance(place, BufferView) else place
 
 
 class _Own:

@@ -204,7 +204,7 @@ def _as_operand(value: Any, last: bool) -> Any:
     if not isinstance(value, BufferView):
         return value
     if not last or len(value.size) not in (3, 4):
-        return Operand(value.size, value.stride, value.dtype)
+        return value.operand
     channels, pixels = value.size[1], value.size[2:]
     steps = [math.prod(pixels[i + 1 :]) * channels for i in range(len(pixels))]
     return Operand(value.size, (channels * math.prod(pixels), 1, *steps), value.dtype)

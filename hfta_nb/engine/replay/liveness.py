@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 from hfta_nb.engine.replay.out_variants import SHAPE_ONLY
 from hfta_nb.engine.replay.trace import BufferView, Instruction, Trace
 
@@ -66,7 +65,7 @@ def fitting(room: Tensor, place: BufferView, out: BufferView, anywhere: bool) ->
         place, out: of one storage.
         anywhere: the kernel may write with any strides.
     """
-    whole = all(Operand(p.size, p.stride, p.dtype).contiguous for p in (place, out)) and room.is_contiguous()
+    whole = all(p.operand.contiguous for p in (place, out)) and room.is_contiguous()
     if whole and room.dtype == out.dtype and place.offset == out.offset and room.numel() == math.prod(out.size):
         return room.view(out.size)
     axes = order(place, out) if anywhere else None

@@ -122,8 +122,7 @@ def _lasting(*images: Any) -> bool:
     for place in images:
         if not isinstance(place, BufferView) or len(place.size) != 4 or 0 in place.size:
             return False
-        size, stride = (tuple(part[i] for i in (0, 2, 3, 1)) for part in (place.size, place.stride))
-        if not Operand(size, stride, place.dtype).contiguous:
+        if not place.permuted((0, 2, 3, 1)).operand.contiguous:
             return False
     return True
 
@@ -136,7 +135,7 @@ def _embedding_backward(call: Instruction) -> bool:
 
 def _whole(place: Any) -> bool:
     """True unless the value is a tensor that is not contiguous."""
-    return not isinstance(place, BufferView) or Operand(place.size, place.stride, place.dtype).contiguous
+    return not isinstance(place, BufferView) or place.operand.contiguous
 
 
 def _table() -> dict[Any, NativeCall]:

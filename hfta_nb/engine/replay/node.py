@@ -10,21 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.eager.blocks import graph_blocks
-from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.differentiate import vector_jacobian
-from hfta_nb.engine.eager.engine import Block
-from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.tree import flatten, versions
+from hfta_nb.engine.replay.array_call import ArrayCall
+from hfta_nb.engine.replay.cache_entry import CacheEntry
 from hfta_nb.engine.replay.delivery import assign_grads, delivered, gradient_copies, written
-from hfta_nb.engine.replay.halves import CompiledForward, ForwardEntry
 from hfta_nb.engine.replay.signature import watched
+from hfta_nb.engine.replay.split_program import SplitProgram
 from hfta_nb.engine.replay.verify import Before, failure
 from hfta_nb.engine.rules import autocast
 from hfta_nb.errors import FusionError
-
-Run = Callable[[Inputs, Sequence[Block]], Any]
-"""Computes the outputs eagerly, block by block."""
 
 SPENT = "Trying to backward through the graph a second time, without retain_graph=True the first"
 MODIFIED = (
@@ -37,41 +32,40 @@ class SavedContext:
     """Everything that the backward of one replayed forward needs.
 
     Args:
-        state: of the array.
-        entry: its kind of call.
-        inputs: of this call.
-        run: computes the outputs eagerly.
+        entry: of its kind of call.
+        program: which has just run.
+        call: the call.
         start: buffers and generators before the call; None if it does not change them.
     """
 
     __slots__ = (
-        *("state", "entry", "start", "inputs", "run", "made", "guards", "arenas", "serial"),
+        *("state", "entry", "start", "call", "program", "guards", "arenas", "serial"),
         *("_read", "_given", "_autocast", "__weakref__"),
     )
 
-    def __init__(
-        self,
-        state: ArrayState,
-        entry: ForwardEntry,
-        inputs: Inputs,
-        run: Run,
-        start: Before | None,
-    ) -> None:
-        made = entry.made
-        assert made is not None  # it has just run
-        self.state, self.entry, self.start, self.made = state, entry, start, made
-        self.inputs: Inputs | None = inputs
-        self.run: Run | None = run
-        self.guards, self.arenas = entry.guards, state.arenas
-        self.serial = made.serial
-        self._read = [p._version for p in made.needs[0]]
-        self._given = versions(inputs.leaves)
+    def __init__(self, entry: CacheEntry, program: SplitProgram, call: ArrayCall, start: Before | None) -> None:
+        self.state, self.entry, self.start, self.program = call.state, entry, start, program
+        self.call: ArrayCall | None = call
+        self.guards, self.arenas = entry.guards, self.state.arenas
+        self.serial = program.serial
+        self._read = [p._version for p in program.needs[0]]
+        self._given = versions(call.leaves)
         self._autocast = autocast.active() if torch._C._is_any_autocast_enabled() else ()
+
+    def attached(self, outputs: Sequence[Tensor]) -> Any:
+        """The result of the call, whose outputs are part of the graph."""
+        assert self.call is not None  # no backward yet
+        kinds = self.program.differentiable
+        roots = *self.program.learning, *self.call.inputs.grad_leaves()
+        if False not in kinds:
+            return self.entry.told(_apply(self, tuple(outputs), *roots))
+        left = iter(_apply(self, tuple(t for t, d in zip(outputs, kinds, strict=True) if d), *roots))
+        return self.entry.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)])
 
     @property
     def spent(self) -> bool:
         """True if the forward's values in memory have been overwritten."""
-        return self.made.serial != self.serial
+        return self.program.serial != self.serial
 
     def gradients(self, nodes: Sequence[Any], wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """The gradients of the roots; None for those that are already delivered.
@@ -87,7 +81,7 @@ class SavedContext:
         if found is None:
             return self._again(wanted, grads)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            self.inputs, self.run = None, None  # the caller may keep the loss alive
+            self.call = None  # the caller may keep the loss alive
         return found
 
     def _found(self, nodes: Sequence[Any], grads: Sequence[Tensor | None]) -> list[Any] | None:
@@ -95,11 +89,11 @@ class SavedContext:
         if self.spent:
             return None
         used = tuple(g is not None for g in grads)
-        if used != self.made.used:
+        if used != self.program.used:
             self.entry.other_outputs(used)
             return None
         try:
-            for room, grad in zip(self.made.grads, (g for g in grads if g is not None), strict=True):
+            for room, grad in zip(self.program.output_grads, (g for g in grads if g is not None), strict=True):
                 room.copy_(grad)
             return self._replayed(nodes)
         except Exception as error:
@@ -112,33 +106,33 @@ class SavedContext:
         Raises:
             RuntimeError: they were changed, or the graph was freed.
         """
-        if self.inputs is None:
+        if self.call is None:
             raise RuntimeError(SPENT)
-        parameters, positions = self.made.needs
+        parameters, positions = self.program.needs
         same = self._read == [p._version for p in parameters]
         if same and positions:
-            now = versions(self.inputs.leaves)
+            now = versions(self.call.leaves)
             same = all(now[i] == self._given[i] for i in positions)
         if not same:
             raise RuntimeError(MODIFIED)
 
     def _replayed(self, nodes: Sequence[Any]) -> list[Any]:
-        made = self.made
-        count = len(made.learning)
+        program = self.program
+        count = len(program.learning)
         if not count:
-            return _passed(made, made.backward())
-        if _accumulated(nodes[:count], made.learning):
+            return _passed(program, program.backward())
+        if _accumulated(nodes[:count], program.learning):
             upstream = self._deliver()
             found: list[Any] = [None] * count
         else:
-            gradients, upstream = gradient_copies(self.state, made.targets, made.backward)
-            by = {id(t.parameter): g for t, g in zip(made.targets, gradients, strict=True)}
-            found = [by.get(id(p)) for p in made.learning]
-        return found + _passed(made, upstream)
+            gradients, upstream = gradient_copies(self.state, program.targets, program.backward)
+            by = {id(t.parameter): g for t, g in zip(program.targets, gradients, strict=True)}
+            found = [by.get(id(p)) for p in program.learning]
+        return found + _passed(program, upstream)
 
     def _deliver(self) -> list[Tensor]:
         """Run the backward and deliver its gradients to `.grad`; returns those of the inputs."""
-        state, targets, backward = self.state, self.made.targets, self.made.backward
+        state, targets, backward = self.state, self.program.targets, self.program.backward
         if any(t.parameter.grad is not None for t in targets):
             return delivered(state, targets, backward)
         upstream = written(targets, backward)
@@ -148,9 +142,9 @@ class SavedContext:
 
     def _again(self, wanted: Sequence[bool], grads: Sequence[Tensor | None]) -> list[Any]:
         """Recompute the forward from its initial state, and differentiate it eagerly."""
-        state, inputs, run = self.state, self.inputs, self.run
-        assert inputs is not None  # otherwise the graph was freed
-        assert run is not None
+        state, call = self.state, self.call
+        assert call is not None  # otherwise the graph was freed
+        inputs = call.inputs
         if versions(inputs.leaves) != self._given or self.guards is None or not self.guards.hold():
             raise FusionError(
                 "the backward has to compute the forward again, but since then an input or the model has changed",
@@ -168,13 +162,13 @@ class SavedContext:
             self.start.put_back()
         try:
             with torch.enable_grad(), autocast.activated(self._autocast):
-                result = run(inputs, graph_blocks(state))
+                result = call.eagerly(inputs)
         finally:
             now()
         tensors = [v for v in flatten(result)[0] if isinstance(v, Tensor)]
-        outputs = [t for t, d in zip(tensors, self.made.differentiable, strict=True) if d]
+        outputs = [t for t, d in zip(tensors, self.program.differentiable, strict=True) if d]
         pairs = [(t, g) for t, g in zip(outputs, grads, strict=True) if g is not None]
-        roots = [*self.made.learning, *inputs.grad_leaves()]
+        roots = [*self.program.learning, *inputs.grad_leaves()]
         found = iter(
             vector_jacobian(
                 [t for t, _ in pairs],
@@ -197,10 +191,10 @@ def _accumulated(nodes: Sequence[Any], learning: Sequence[nn.Parameter]) -> bool
         return False
 
 
-def _passed(made: CompiledForward, upstream: Sequence[Tensor]) -> list[Any]:
+def _passed(program: SplitProgram, upstream: Sequence[Tensor]) -> list[Any]:
     """The gradients of the inputs, each at its position."""
     left = iter(upstream)
-    return [next(left) if passes else None for passes in made.passes]
+    return [next(left) if passes else None for passes in program.passes]
 
 
 class Replayed(torch.autograd.Function):
@@ -217,5 +211,5 @@ class Replayed(torch.autograd.Function):
         return (None, None, *ctx.ticket.gradients(ctx.next_functions, ctx.needs_input_grad[2:], grads))
 
 
-attached: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Replayed).apply
+_apply: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, Replayed).apply
 """`Replayed.apply` without support for transforms of `torch.func`, within which nothing is replayed."""

@@ -81,8 +81,7 @@ def _extend(extents: dict[int, Extent], lane: int, place: BufferView) -> None:
     if 0 in place.size:
         return
     first = place.offset * place.dtype.itemsize
-    entries = sum((size - 1) * stride for size, stride in zip(place.size, place.stride, strict=True))
-    last = first + (entries + 1) * place.dtype.itemsize - 1
+    last = first + place.reach * place.dtype.itemsize - 1
     before = extents.get(lane, (first, last))
     extents[lane] = min(before[0], first), max(before[1], last)
 

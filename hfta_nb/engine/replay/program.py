@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +12,23 @@ from torch import Tensor
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.dynamic_call import Fetch, copied
 from hfta_nb.engine.replay.parallel_lanes import ParallelLanes
 from hfta_nb.engine.replay.program_graphs import Part, PartGraph
 from hfta_nb.engine.replay.source import Decision, Source
 
 
-@dataclass
+class Section(NamedTuple):
+    """Steps of a program that run at once, and what they give; see `Program`."""
+
+    steps: Sequence[Callable[[], Any]]
+    results: Sequence[Tensor | Fetch]
+    gradients: Sequence[tuple[Tensor, Tensor | Fetch]]
+    generators: MemberGenerators | None
+
+
+@dataclass(eq=False)
 class Program:
     """A program that is ready to run.
 
@@ -33,9 +43,10 @@ class Program:
         cut: how many of the steps belong to the first of two halves.
         source: the calls and tensors that it was created from.
         decision: whether it is compiled.
-        lanes: run before `steps`, on several threads; may be None.
+        lanes: what the first step runs on several threads; None if it does not.
         graphs: runs instead of the steps, if it is not empty.
         draws: whether it draws random numbers of the members.
+        targets: of the gradients of parameters.
     """
 
     steps: list[Callable[[], Any]]
@@ -53,6 +64,7 @@ class Program:
     lanes: ParallelLanes | None = None
     graphs: Sequence[PartGraph] = ()
     draws: bool = False
+    targets: Sequence[Target] = ()
 
     def run(self) -> list[Tensor]:
         """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
@@ -65,47 +77,34 @@ class Program:
         return ((self._kernel_by_kernel, self.draws),)
 
     def _kernel_by_kernel(self) -> list[Tensor]:
-        results = self.execute(self.steps, self.results, self.gradients, self.generators, self.lanes)
-        for storage in self.left:
-            self.made[storage] = None
+        results = self.execute(Section(self.steps, self.results, self.gradients, self.generators))
+        self._release()
         return results
 
-    def execute(
-        self,
-        steps: Sequence[Callable[[], Any]],
-        results: Sequence[Tensor | Fetch],
-        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
-        generators: MemberGenerators | None,
-        lanes: ParallelLanes | None = None,
-    ) -> list[Tensor]:
-        """Run some of the steps, below autograd and autocast; returns `results` in memory of their own."""
-        if self.setting is None:
-            return self._executed(steps, results, gradients, generators, lanes)
-        with matmul_precision.switching():
-            return self._executed(steps, results, gradients, generators, lanes)
+    def _release(self) -> None:
+        """Release the tensors of a run."""
+        for storage in self.left:
+            self.made[storage] = None
 
-    def _executed(
-        self,
-        steps: Sequence[Callable[[], Any]],
-        results: Sequence[Tensor | Fetch],
-        gradients: Sequence[tuple[Tensor, Tensor | Fetch]],
-        generators: MemberGenerators | None,
-        lanes: ParallelLanes | None,
-    ) -> list[Tensor]:
+    def execute(self, section: Section) -> list[Tensor]:
+        """Run a section, below autograd and autocast; returns its results in memory of their own."""
+        if self.setting is None:
+            return self._executed(section)
+        with matmul_precision.switching():
+            return self._executed(section)
+
+    def _executed(self, section: Section) -> list[Tensor]:
+        steps, results, gradients, generators = section
         made, on = self.made, torch.is_grad_enabled()
         torch._C._set_grad_enabled(True)  # some kernels read this; all kernels run below autograd here
         try:
             # The trace contains the casts of an active autocast.
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
                 if generators is None:  # without a context, which would cost as much as a small kernel
-                    if lanes is not None:
-                        lanes.run()
                     for step in steps:
                         step()
                 else:
                     with generators.borrowed():
-                        if lanes is not None:
-                            lanes.run()
                         for step in steps:
                             step()
                 copied(gradients, made)

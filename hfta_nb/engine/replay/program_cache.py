@@ -1,15 +1,14 @@
 """The cache of an array's programs, by signature of call.
 
 An entry is new, then recorded, recorded again and verified, and then replayed; or it is refused, and its calls run
-eagerly. Each kind of calls (`steps`, `forward`, `results`) has a cache and defines its signature, what is recorded and
-what is run.
+eagerly. Each kind of calls has a cache.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
@@ -18,9 +17,11 @@ from hfta_nb.engine.eager.model_hooks import called_beside
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing
 from hfta_nb.engine.kernels.strategy.autotune import Choice
+from hfta_nb.engine.replay.array_call import ArrayCall
 from hfta_nb.engine.replay.cache_entry import CacheEntry
 from hfta_nb.engine.replay.guards import Guards, UnclearError, guards_of
 from hfta_nb.engine.replay.layouts import Layout
+from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.signature import batchless, memberless, state_of, watched
 from hfta_nb.engine.replay.trace import NotRecordableError
 from hfta_nb.engine.replay.verify import Before, failure
@@ -31,10 +32,19 @@ _MOST = 8
 _learns = operator.attrgetter("requires_grad")
 
 T = TypeVar("T")
-E = TypeVar("E", bound=CacheEntry)
 
 
-class ProgramCache(Generic[E]):
+class _Last(NamedTuple):
+    """The last call that was replayed, without its arguments."""
+
+    function: Any
+    has_aux: bool
+    only: Any
+    signature: list[Any]
+    entry: CacheEntry
+
+
+class ProgramCache:
     """The entries of one kind of calls; a new entry replaces the oldest one.
 
     Args:
@@ -54,11 +64,11 @@ class ProgramCache(Generic[E]):
         self.state = state
         self.at_once, self.waiting, self.strict, self.closed = False, False, False, ""
         self.known: dict[Any, Layout | None] = {}
-        self._entries: dict[Any, E] = {}
-        self._parameters: list[nn.Parameter] = []
-        self._last: tuple[list[Any], E] | None = None
+        self._entries: dict[Any, CacheEntry] = {}
+        self._parameters: list[nn.Parameter] | None = None
+        self._last: _Last | None = None
 
-    def __iter__(self) -> Iterator[E]:
+    def __iter__(self) -> Iterator[CacheEntry]:
         return iter(self._entries.values())
 
     # Contents.
@@ -66,13 +76,13 @@ class ProgramCache(Generic[E]):
     def clear(self) -> None:
         """Discard all entries, after the array's tensors have moved or its settings have changed."""
         self._keep(lambda _: False)
-        self._parameters = []
+        self._parameters = None
 
     def keep(self, block_size: int, threads: str) -> None:
         """Discard entries with other block sizes or threads."""
         self._keep(lambda entry: (entry.block_size, entry.threads) == (block_size, threads))
 
-    def _keep(self, wanted: Callable[[E], bool]) -> None:
+    def _keep(self, wanted: Callable[[CacheEntry], bool]) -> None:
         self._last = None
         for key, entry in list(self._entries.items()):
             if not wanted(entry):
@@ -84,7 +94,7 @@ class ProgramCache(Generic[E]):
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of the array."""
-        if not self._parameters:
+        if self._parameters is None:
             self._parameters = list(self.state.tensors.parameters())
         return self._parameters
 
@@ -94,31 +104,26 @@ class ProgramCache(Generic[E]):
         self.closed = _closed(state)
         return state.capture and not (self.waiting or self.closed or state.pending or watched())
 
-    def find(self, signature: Callable[[], tuple[Any, ...]], new: Callable[[], E]) -> E | None:
-        """The entry of a call, created by `new` for the first one; None if the call must run eagerly.
-
-        Args:
-            signature: distinguishes calls of this kind, besides the state of the array and torch's settings.
-            new: creates an entry.
-        """
+    def find(self, call: ArrayCall) -> CacheEntry | None:
+        """The entry of a call; None if it must run eagerly."""
         if not self.open():
             return None
         try:
-            key = *signature(), *state_of(self.state)
+            key = *call.signature(self.parameters), *state_of(self.state)
         except NotRecordableError:
             return None
         entry = self._entries.get(key)
         if entry is None:
             while len(self._entries) >= _MOST:
                 self._entries.pop(next(iter(self._entries))).drop()
-            entry = self._entries[key] = new()
+            entry = self._entries[key] = CacheEntry((call.function,))
             general = self._general(key) if self.known else None
             entry.known = general in self.known
             entry.like = self.known.get(general) or self._like(key)
             entry.block_size, entry.threads = self.state.settings.block_size, self.state.settings.threads
         return None if entry.reason else entry
 
-    def learn(self, other: ProgramCache[E]) -> None:
+    def learn(self, other: ProgramCache) -> None:
         """Know the calls that an array replays, of which this one has some of the members."""
         replayed = {other._general(key): entry.layout for key, entry in other._entries.items() if entry.ready}
         self.known = other.known | replayed
@@ -142,39 +147,44 @@ class ProgramCache(Generic[E]):
             found += (type(t), t.shape, t.stride(), t.dtype, t.device, t.requires_grad, t.layout, t.is_inference())
         return found
 
-    def remember(self, entry: E, tensors: Sequence[Tensor] | None) -> None:
-        """Remember the last replayed call for the fast path; without tensors, disable the fast path."""
-        self._last = None if tensors is None else (self.like(tensors), entry)
+    def remember(self, entry: CacheEntry, call: ArrayCall) -> None:
+        """Remember the last call that was replayed, for `again`, if its arguments are tensors alone."""
+        fixed = call.only is None or type(call.only) in (tuple, frozenset)  # nobody can change them
+        if (
+            call.tensors is not None
+            and call.scale is None
+            and fixed
+            and (self._last is None or self._last.entry is not entry)
+        ):
+            self._last = _Last(call.function, call.has_aux, call.only, self.like(call.tensors), entry)
 
-    @property
-    def last(self) -> E | None:
-        """The entry of the last replayed call, for the fast path; None if the fast path is disabled."""
-        return None if self._last is None else self._last[1]
-
-    def repeats(self, tensors: Sequence[Tensor]) -> bool:
-        """True if a call with these tensors has the signature of the last replayed call."""
+    def again(self, call: ArrayCall) -> CacheEntry | None:
+        """The entry of a call, computed quickly, if its signature equals that of the last replayed one; else None."""
         last = self._last
-        return last is not None and self.open() and self.like(tensors) == last[0] and last[1].ready
+        if last is None or call.tensors is None or call.scale is not None:
+            return None
+        same = call.function is last.function and call.only is last.only and call.has_aux == last.has_aux
+        same = same and last.entry.ready and self.open() and self.like(call.tensors) == last.signature
+        return last.entry if same else None
 
     # Replaying, recording.
 
     def replay(
-        self, entry: E, leaves: Sequence[Any], run: Callable[[], T], what: str, before: Before | None
+        self, entry: CacheEntry, call: ArrayCall, run: Callable[[], T], before: Before | None
     ) -> tuple[T] | None:
         """The result of `run` in a tuple; None if the call must run eagerly.
 
         Args:
             entry: with a program.
-            leaves: of the inputs.
+            call: of this entry.
             run: runs the program, with its inputs filled in.
-            what: the code that the guards belong to.
             before: undoes the changes of a failed run.
         """
         if entry.guards is None or not entry.guards.hold():
-            entry.refuse(f"{what} has changed since it was recorded", forget=True)
+            entry.refuse(f"{call.kind.code} has changed since it was recorded", forget=True)
             self.state.verified.clear()  # a new recording is verified again
             return None
-        entry.fill(leaves)
+        entry.fill(call.leaves, call.scale)
         try:
             return (run(),)
         except BaseException as error:
@@ -188,20 +198,16 @@ class ProgramCache(Generic[E]):
             return None
 
     def recorder(
-        self,
-        entry: E | None,
-        functions: tuple[Any, ...],
-        record: Callable[[E, Inputs, Guards], T],
-        eager: Callable[[Inputs], T],
-    ) -> Callable[[Inputs], T]:
-        """The function that runs a call: `eager`, or `record` for the second and third call of a signature.
+        self, entry: CacheEntry | None, call: ArrayCall, record: Callable[[CacheEntry, Inputs, Guards], Any]
+    ) -> Callable[[Inputs], Any]:
+        """The function that runs a call: eagerly, or by `record` if it is the second or third one of a signature.
 
         Args:
             entry: of the call, if it has one.
-            functions: functions to guard, besides the model.
-            record: does the same as `eager` and records it.
-            eager: runs the call.
+            call: the call.
+            record: runs it and records it.
         """
+        eager, functions = call.eagerly, call.functions
         if entry is None or entry.ready:
             return eager
         if self._remembers(entry, functions, waits=1):
@@ -210,7 +216,7 @@ class ProgramCache(Generic[E]):
         if entry.calls == 1 and not (self.at_once or entry.known):
             return eager
 
-        def recorded(inputs: Inputs) -> T:
+        def recorded(inputs: Inputs) -> Any:
             if inputs.copies is not None:  # the settings of the array have just changed
                 return eager(inputs)
             restore = self.state.snapshot()
@@ -232,7 +238,7 @@ class ProgramCache(Generic[E]):
 
         return recorded
 
-    def _remembers(self, entry: E, functions: tuple[Any, ...], waits: int = 0) -> bool:
+    def _remembers(self, entry: CacheEntry, functions: tuple[Any, ...], waits: int = 0) -> bool:
         """Refuse to replay calls of functions that keep something for each member; True if they do.
 
         Args:
@@ -246,9 +252,23 @@ class ProgramCache(Generic[E]):
 
     # Descriptions.
 
+    def programs(self) -> list[Program]:
+        """The programs of calls that are replayed."""
+        return [entry.program for entry in self if entry.program is not None]
+
+    def decisions(self) -> list[str]:
+        """Decisions about compiling replayed programs, each once."""
+        notes = [program.decision.note for program in self.programs()]
+        return list(dict.fromkeys(note for note in notes if note))
+
+    def kernels(self) -> list[set[str]]:
+        """Names of the kernels of each replayed program, as recorded."""
+        sources = [program.source for program in self.programs()]
+        return [{call.function._schema.name for call in source.calls} for source in sources if source is not None]
+
     def choices(self) -> list[Choice]:
         """The choices of kernels in replayed programs."""
-        return [choice for entry in self if entry.ready for choice in entry.choices]
+        return [choice for program in self.programs() for choice in program.choices]
 
     def graphs(self) -> list[str]:
         """Whether replayed programs run as CUDA graphs, each once; nothing before that is decided."""

@@ -179,7 +179,7 @@ def _flat(place: BufferView) -> BufferView:
 
 def _operand(value: Any) -> Any:
     if isinstance(value, BufferView):
-        return Operand(value.size, value.stride, value.dtype)
+        return value.operand
     if isinstance(value, Tensor):
         return Operand(tuple(value.shape), value.stride(), value.dtype)
     if isinstance(value, list | tuple):

@@ -7,11 +7,14 @@ computes the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from hfta_nb.engine.kernels.strategy.kernel_variants import Operand
 
 
 class BufferView(NamedTuple):
@@ -22,6 +25,30 @@ class BufferView(NamedTuple):
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
+
+    @property
+    def operand(self) -> Operand:
+        """Its geometry, without the place."""
+        return Operand(self.size, self.stride, self.dtype)
+
+    @property
+    def reach(self) -> int:
+        """How many entries of memory it extends over, from its offset on."""
+        return 0 if 0 in self.size else 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+
+    def permuted(self, axes: Sequence[int]) -> BufferView:
+        """The same memory, with the axes in another order."""
+        size, stride = (tuple(part[axis] for axis in axes) for part in (self.size, self.stride))
+        return self._replace(size=size, stride=stride)
+
+
+def overlap(a: BufferView, b: BufferView) -> bool:
+    """True if two views share an entry."""
+    if a.storage != b.storage or a.dtype != b.dtype:
+        return a.storage == b.storage
+    marks = torch.zeros(max(a.offset + a.reach, b.offset + b.reach), dtype=torch.bool)
+    marks.as_strided(a.size, a.stride, a.offset).fill_(True)
+    return bool(marks.as_strided(b.size, b.stride, b.offset).any())
 
 
 @dataclass
@@ -85,6 +112,17 @@ def _gather(tree: Any, found: list[BufferView]) -> None:
             found.append(value)
         elif kind not in LEAVES and isinstance(value, list | tuple | dict):
             _gather(value, found)
+
+
+def with_views(tree: Any, function: Callable[[BufferView], Any]) -> Any:
+    """Nested lists, tuples and dicts, with what a function gives for each view in its place."""
+    if isinstance(tree, BufferView):
+        return function(tree)
+    if isinstance(tree, list | tuple):
+        return type(tree)(with_views(v, function) for v in tree)
+    if isinstance(tree, dict):
+        return {k: with_views(v, function) for k, v in tree.items()}
+    return tree
 
 
 LEAVES = frozenset({int, float, bool, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})

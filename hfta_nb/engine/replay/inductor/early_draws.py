@@ -13,7 +13,7 @@ from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.replay.draws import with_stream
 from hfta_nb.engine.replay.dynamic_call import DynamicCall, Fetch
 from hfta_nb.engine.replay.out_variants import SHAPE_ONLY
-from hfta_nb.engine.replay.trace import BufferView, Instruction, NotRecordableError
+from hfta_nb.engine.replay.trace import BufferView, Instruction, NotRecordableError, with_views
 
 _BY_SHAPE = SHAPE_ONLY | {torch.ops.aten.rand_like.default, torch.ops.aten.randn_like.default}
 
@@ -102,7 +102,7 @@ class Draws:
                 self._steps.append(partial(generators.enter, member))
                 now = member
             shape_only = recorded.function in _BY_SHAPE
-            args, kwargs = self._resolved(call.args, shape_only), self._resolved(call.kwargs, shape_only)
+            args, kwargs = with_views((call.args, call.kwargs), partial(self._found, shape_only=shape_only))
             keep = [(i, r.storage) for i, r in enumerate(call.results) if r is not None and r.storage in call.makes]
             self._steps.append(DynamicCall(call.function, args, kwargs, made, keep))
         self._steps += [] if now is None else [partial(generators.leave, now)]
@@ -112,15 +112,6 @@ class Draws:
         with torch._C._AutoDispatchBelowAutograd():
             for step in self._steps:
                 step()
-
-    def _resolved(self, tree: Any, shape_only: bool) -> Any:
-        if isinstance(tree, BufferView):
-            return self._found(tree, shape_only)
-        if isinstance(tree, list | tuple):
-            return [self._resolved(v, shape_only) for v in tree]
-        if isinstance(tree, dict):
-            return {k: self._resolved(v, shape_only) for k, v in tree.items()}
-        return tree
 
     def _found(self, place: BufferView, shape_only: bool) -> Tensor | Fetch:
         if place.storage in self._there:

@@ -6,15 +6,16 @@ inputs with the old value and outputs with the new one. The caller copies them b
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from hfta_nb.engine.replay.dynamic_call import Fetch
-from hfta_nb.engine.replay.trace import BufferView, Instruction, NotRecordableError, places
+from hfta_nb.engine.replay.liveness import order
+from hfta_nb.engine.replay.trace import BufferView, Instruction, NotRecordableError, places, with_views
 
 _aten = torch.ops.aten
 
@@ -106,7 +107,7 @@ class Graph:
     # Calls.
 
     def _call(self, call: Instruction) -> None:
-        args, kwargs = tuple(self._resolved(call.args)), self._resolved(call.kwargs)
+        args, kwargs = with_views((tuple(call.args), call.kwargs), self._read)
         node = self._graph.call_function(call.function, args, kwargs)
         several = len(call.function._schema.returns) > 1
         listed = len(call.results) > 1 and not several
@@ -114,15 +115,6 @@ class Graph:
             if place is not None and place.storage in call.makes and place.storage not in self._bases:
                 part = self._graph.call_function(operator.getitem, (node, number)) if several or listed else node
                 self._bases[place.storage] = part, place
-
-    def _resolved(self, tree: Any) -> Any:
-        if isinstance(tree, BufferView):
-            return self._read(tree)
-        if isinstance(tree, list | tuple):
-            return [self._resolved(v) for v in tree]
-        if isinstance(tree, dict):
-            return {k: self._resolved(v) for k, v in tree.items()}
-        return tree
 
     def _read(self, place: BufferView) -> fx.Node:
         for known in (self._given, self._cells):
@@ -147,15 +139,14 @@ class Graph:
         wide = [
             i for i, (size, stride) in enumerate(zip(place.size, place.stride, strict=True)) if not stride and size > 1
         ]
-        size = tuple(s for i, s in enumerate(place.size) if i not in wide)
-        stride = tuple(s for i, s in enumerate(place.stride) if i not in wide)
+        narrow = place.permuted([i for i in range(len(place.size)) if i not in wide])
         found = None
         if base.offset == place.offset:
-            order = _order(base, size, stride)
-            if order is not None:
-                found = call(_aten.permute.default, (node, order))
-            elif _dense(base.size, base.stride) and _dense(size, stride) and _count(size) == _count(base.size):
-                found = call(_aten.view.default, (node, list(size)))
+            axes = order(base, narrow)
+            if axes is not None:
+                found = call(_aten.permute.default, (node, axes))
+            elif math.prod(narrow.size) == math.prod(base.size) and all(p.operand.contiguous for p in (base, narrow)):
+                found = call(_aten.view.default, (node, list(narrow.size)))
         if found is None:
             return call(_aten.as_strided.default, (node, list(place.size), list(place.stride), place.offset))
         for axis in wide:
@@ -183,34 +174,3 @@ def _apart(views: Sequence[BufferView], tensor: Tensor) -> bool:
 
 def _view(tensor: Tensor, place: BufferView) -> Tensor:
     return torch.as_strided(tensor.detach(), place.size, place.stride, place.offset)
-
-
-def _order(base: BufferView, size: Sequence[int], stride: Sequence[int]) -> list[int] | None:
-    """The axes of `base` in the order of this view, if it is the whole storage in another order."""
-    left = list(range(len(base.size)))
-    order: list[int] = []
-    if len(size) != len(left):
-        return None
-    for length, step in zip(size, stride, strict=True):
-        axis = next((a for a in left if base.size[a] == length and (base.stride[a] == step or length == 1)), None)
-        if axis is None:
-            return None
-        order.append(axis)
-        left.remove(axis)
-    return order
-
-
-def _dense(size: Sequence[int], stride: Sequence[int]) -> bool:
-    step = 1
-    for length, given in zip(reversed(size), reversed(stride), strict=True):
-        if length != 1 and given != step:
-            return False
-        step *= length
-    return True
-
-
-def _count(size: Sequence[int]) -> int:
-    count = 1
-    for length in size:
-        count *= length
-    return count
