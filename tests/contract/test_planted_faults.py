@@ -24,10 +24,10 @@ from hfta_nb.engine.kernels.strategy import autotune
 from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, KernelVariant, Operand
 from hfta_nb.engine.kernels.strategy.times import Kept
 from hfta_nb.engine.replay import layouts
-from hfta_nb.engine.replay.halves import CompiledForward
 from hfta_nb.engine.replay.inductor import compile as compiling
 from hfta_nb.engine.replay.inductor import decide as deciding
 from hfta_nb.engine.replay.program import Program
+from hfta_nb.engine.replay.split_program import SplitProgram
 from hfta_nb.errors import FusionError
 from hfta_nb.optim import Adam
 from hfta_nb.optim.one_pass import Chain, _reason_against
@@ -188,8 +188,8 @@ def replayed(size: float, what: str, patch: pytest.MonkeyPatch) -> bool:
 
 def replayed_in_halves(size: float, what: str, patch: pytest.MonkeyPatch) -> bool:
     array = array_of(size)
-    own = CompiledForward.both
-    patch.setattr(CompiledForward, "both", lambda self: spoilt(array, what, own)(self))
+    own = SplitProgram.run
+    patch.setattr(SplitProgram, "run", lambda self: spoilt(array, what, own)(self))
     for number in range(4):
         x, y = batch(number)
         array.zero_grad()
