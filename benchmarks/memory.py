@@ -29,7 +29,7 @@ from hfta_nb.records.events import Control
 from hfta_nb.train import Trainer
 from hfta_nb.train.capacity import model_of, peak_of, sample
 from hfta_nb.train.group_run import GroupRun
-from hfta_nb.train.memory import MemoryModel, let_go, shown
+from hfta_nb.train.memory import MemoryModel, release, shown
 from hfta_nb.train.plan import Group
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -102,7 +102,7 @@ def _row(
 
 def _growth(trainer: Trainer, group: Group, members: int) -> int:
     """The largest growth of the process during construction and six steps, the last of them replayed."""
-    let_go(trainer.settings.device)
+    release(trainer.settings.device)
     part = group.part(group.ids[:members], group.index, group.reason)
     peak = Peak(trainer.settings.device)
     peak.begin()

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader
 
 from hfta_nb.data.values_in_places import PLAIN, to_keep
 from hfta_nb.errors import DataWarning
-from hfta_nb.errors.own_lines import is_own
+from hfta_nb.errors.user_frames import is_own
 
 MOST = 20_000
 """Objects that are looked at."""

@@ -46,9 +46,9 @@ class Folder:
     """A folder for slots, which is removed with this object, on `close` or when the process ends."""
 
     def __init__(self) -> None:
-        roomy = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
-        roomy = roomy and shutil.disk_usage(IN_MEMORY).free >= ROOM_BYTES
-        self.path = Path(tempfile.mkdtemp(prefix="hfta_nb-", dir=IN_MEMORY if roomy else None))
+        preallocated = IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK)
+        preallocated = preallocated and shutil.disk_usage(IN_MEMORY).free >= ROOM_BYTES
+        self.path = Path(tempfile.mkdtemp(prefix="hfta_nb-", dir=IN_MEMORY if preallocated else None))
         self._owner = os.getpid()
         self.close = weakref.finalize(self, _removed, self.path, self._owner)
         self._made = 0

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from hfta_nb.engine.members.tree import flatten
 from hfta_nb.errors import BroadcastError
 from hfta_nb.errors.caught_warnings import caught_warnings
-from hfta_nb.errors.own_lines import own_line
+from hfta_nb.errors.user_frames import user_frame
 
 _DROPPING = frozenset(("squeeze", "view", "view_as", "reshape", "reshape_as", "flatten", "ravel"))
 """Functions that take an axis of length 1 away. One that is added is meant; see `_Watching._take`."""
@@ -67,7 +67,7 @@ def called(function: Callable[..., Any], output: Any, target: Any, name: str = "
     except BroadcastError as error:
         if error.where:
             raise
-        line = own_line(error)
+        line = user_frame(error)
         name = name or getattr(function, "__name__", type(function).__name__)
         raise error.at(name if line is None else f"{name}, {line}") from None
     known.add(shapes)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hfta_nb.engine.broadcasts import called
 from hfta_nb.errors import FamilyError, HftaError, MemberError
-from hfta_nb.errors.own_lines import told
+from hfta_nb.errors.user_frames import told
 
 PACKAGE = "torchmetrics"
 

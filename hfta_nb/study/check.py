@@ -15,7 +15,7 @@ from torch import Tensor
 from hfta_nb.data import AnyData, Data, Stream
 from hfta_nb.engine.comparison import measure, nudge
 from hfta_nb.errors import DataError, StudyError, out_of_memory
-from hfta_nb.models.recipes.undisturbed import apart as set_apart
+from hfta_nb.models.recipes.preserve_rng import apart as set_apart
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.records.history import Member

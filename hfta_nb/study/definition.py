@@ -20,7 +20,7 @@ from hfta_nb.models.losses import Loss
 from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import check_data
 from hfta_nb.models.recipes import Family
-from hfta_nb.models.recipes.undisturbed import neutral
+from hfta_nb.models.recipes.preserve_rng import neutral
 from hfta_nb.models.study_config import StudyConfig
 from hfta_nb.records import events as ev
 from hfta_nb.records.history import History

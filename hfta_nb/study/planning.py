@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hfta_nb.errors import FamilyError
-from hfta_nb.errors.own_lines import OwnLine
+from hfta_nb.errors.user_frames import UserFrame
 from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
@@ -87,7 +87,7 @@ def profile_events(study: StudyState) -> Iterator[ev.RateMeasured]:
 
 def forward_error(study: StudyState, event: ev.ForwardTried) -> FamilyError:
     """The error of a variant's forward or loss; its message begins with the line of the user's code."""
-    own = OwnLine(event.file, event.line, event.function, event.source) if event.file else None
+    own = UserFrame(event.file, event.line, event.function, event.source) if event.file else None
     label = next(v.label for g in study.plan_groups for v in g.variants if v.id == event.variant)
     where = f"{study.family.name}, {label}" if own is None else str(own)
     of = "" if own is None else f" ({study.family.name}, {label})"

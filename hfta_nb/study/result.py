@@ -14,7 +14,7 @@ from hfta_nb.errors import DataError, StoreError
 from hfta_nb.errors.border import Kind, takes, whole
 from hfta_nb.errors.plain_text import visible
 from hfta_nb.figures.html import pairs
-from hfta_nb.models.recipes.undisturbed import undisturbed
+from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.search.grid import Variant, show
 from hfta_nb.study import code, keeping
 from hfta_nb.study.state import StudyState
@@ -105,7 +105,7 @@ class Result:
         group, index = self._place()
         name = self._name(at)
         weights = study.store.read_weights(name)
-        with undisturbed():
+        with preserve_rng():
             module = study.family.member(**group.arguments[index]).to(study.dtype)
         try:
             module.load_state_dict(unpacked_states(weights, module))

@@ -18,7 +18,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.memory import MemoryModel, Meter, can_record, free_bytes, let_go, shown
+from hfta_nb.train.memory import MemoryModel, Meter, can_record, free_bytes, release, shown
 from hfta_nb.train.plan import Group, reckoned
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.step import ArrayStep
@@ -154,7 +154,7 @@ def _tried(trainer: Schedule, group: Group, members: int, measure: Callable[[Pro
             raise
         return None
     finally:
-        let_go(trainer.settings.device)
+        release(trainer.settings.device)
 
 
 def _steps(run: Progress, meter: Meter, validation: bool) -> int:

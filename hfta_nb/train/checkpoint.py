@@ -31,9 +31,9 @@ def build(run: Progress) -> None:
         step = run.trainer.prepare(step)
         run.whole = getattr(step, "whole", True)  # a step of several devices can't be undone
     run.go_on(step, range(len(step)), group.ids)
-    narrowers = [run.step.narrower(i) for i in range(len(run.step))]
+    unpads = [run.step.unpad(i) for i in range(len(run.step))]
     every = s.validate_every == 1
-    run.members = Members(run.group, s.monitor, s.maximize, s.patience, narrowers, every, s.min_delta)
+    run.members = Members(run.group, s.monitor, s.maximize, s.patience, unpads, every, s.min_delta)
     run.metrics = s.family.metrics_for(s.data)
     _, run.validated = s.family.scores_for(s.data)
     run.scores = run.new_scores()

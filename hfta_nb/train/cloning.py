@@ -85,7 +85,7 @@ def _join(run: Progress, source: int, request: Clone, planned: Group) -> None:
     row_ids[own : own + 1] = [variant.id]
     run.scores.select(places)
     run.go_on(made, [*rows, own], row_ids)
-    run.members.clone(source, variant.id, row, made.narrower(own))
+    run.members.clone(source, variant.id, row, made.unpad(own))
     group = run.group
     run.group = replace(
         group,

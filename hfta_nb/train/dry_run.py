@@ -10,8 +10,8 @@ from typing import Any
 from hfta_nb.data.augment import Augmenting
 from hfta_nb.engine.array.access import FunctionStates, call_module, kept_by, of_member, seeded_state, streams_apart
 from hfta_nb.errors import HftaError, out_of_memory
-from hfta_nb.errors.own_lines import own_line
-from hfta_nb.models.recipes.undisturbed import undisturbed
+from hfta_nb.errors.user_frames import user_frame
+from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
 from hfta_nb.train.batches import Batch
@@ -46,7 +46,7 @@ def tried(settings: Settings, groups: Sequence[Group]) -> Iterator[ev.ForwardTri
         if error is None:
             yield ev.ForwardTried(time.time(), variant)
             continue
-        line = own_line(error)
+        line = user_frame(error)
         message = error.message if isinstance(error, HftaError) else str(error)
         reason = " ".join(f"{type(error).__name__}: {message}".split())
         detail = "".join(traceback.format_exception(error))
@@ -58,7 +58,7 @@ def _try(trainer: Schedule, group: Group, place: int) -> Exception | None:
     """What one member raises; lack of memory is no fault of its code."""
     s, device = trainer.settings, trainer.settings.device
     try:
-        with undisturbed(), streams_apart(device, seeded_state(group.variants[place].seed, device)):
+        with preserve_rng(), streams_apart(device, seeded_state(group.variants[place].seed, device)):
             module = trainer.module(group, group.arguments[place]).train()
             x, y = _batch(trainer, group.rows[place])
             loss = None if s.family.phases else s.family.loss_for(s.data)

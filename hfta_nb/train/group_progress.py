@@ -18,7 +18,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.group_sources import batches_of
 from hfta_nb.train.members import MemberRecord, Members
-from hfta_nb.train.memory import Meter, let_go
+from hfta_nb.train.memory import Meter, release
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
@@ -114,7 +114,7 @@ class Progress:
         state = self.resume if self.stage == "building" else on_host(self.state())
         unsaved = on_host(self.members.unsaved()) if self.built else {}
         self.forget()
-        let_go(self.settings.device)
+        release(self.settings.device)
         return list(ids), state, unsaved
 
     @property

@@ -73,7 +73,7 @@ class Members:
         monitor: str,
         maximize: bool,
         patience: int | None,
-        narrowers: Sequence[Callable[[Mapping[str, Tensor]], dict[str, Tensor]]],
+        unpads: Sequence[Callable[[Mapping[str, Tensor]], dict[str, Tensor]]],
         every_epoch: bool = True,
         min_delta: float = 0.0,
     ) -> None:
@@ -81,7 +81,7 @@ class Members:
         self.all = [MemberRecord(v.id, row, i) for i, (v, row) in enumerate(pairs)]
         self.active = list(self.all)
         self.monitor, self.maximize, self.patience = monitor, maximize, patience
-        self.narrowers = narrowers
+        self.unpads = unpads
         self.every_epoch, self.min_delta = every_epoch, min_delta
         self.best: dict[str, Tensor] = {}
         self.departed: dict[WeightsOf, dict[str, Tensor]] = {}  # of members no longer here, and of moments gone by
@@ -177,7 +177,7 @@ class Members:
             yield ev.MemberChanged(time.time(), variant, state, reason, detail)
 
     def clone(
-        self, place: int, variant: int, row: Mapping[str, Any], narrower: Callable[[Mapping[str, Tensor]], Any]
+        self, place: int, variant: int, row: Mapping[str, Any], unpad: Callable[[Mapping[str, Tensor]], Any]
     ) -> None:
         """One more member, beside the one at this place; its record begins anew."""
         record = replace(self.active[place], id=variant, row=row, slot=len(self.all), best_value=math.nan)
@@ -185,7 +185,7 @@ class Members:
         record.unsaved = record.held = False
         self.all.append(record)
         self.active.append(record)
-        self.narrowers = [*self.narrowers, narrower]
+        self.unpads = [*self.unpads, unpad]
         self.best = {name: torch.cat([v, torch.zeros_like(v[:1])]) for name, v in self.best.items()}
 
     def change(self, variant: int, values: Mapping[str, Any]) -> None:
@@ -197,13 +197,13 @@ class Members:
         """Go on as if this one, which trains no more, had never been here."""
         kept = [m for m in self.all if m.id != variant]
         slots = [m.slot for m in kept]
-        self.all, self.narrowers = kept, [self.narrowers[slot] for slot in slots]
+        self.all, self.unpads = kept, [self.unpads[slot] for slot in slots]
         self.best = {name: value[slots] for name, value in self.best.items()}
         for slot, member in enumerate(kept):
             member.slot = slot
 
     def regrouped(
-        self, group: Group, narrowers: Sequence[Any], records: Mapping[int, MemberRecord], begins: MemberRecord
+        self, group: Group, unpads: Sequence[Any], records: Mapping[int, MemberRecord], begins: MemberRecord
     ) -> Members:
         """The records of an array with other members: those that still train keep theirs.
 
@@ -214,7 +214,7 @@ class Members:
             records: by variant, those of members that have begun elsewhere.
             begins: the record of one that begins.
         """
-        made = Members(group, self.monitor, self.maximize, self.patience, narrowers, self.every_epoch, self.min_delta)
+        made = Members(group, self.monitor, self.maximize, self.patience, unpads, self.every_epoch, self.min_delta)
         made.departed = self.unsaved()
         known = {member.id: member for member in self.active} | dict(records)
         made.all = [
@@ -226,7 +226,7 @@ class Members:
 
     def keep(self, member: MemberRecord, name: str, row: Mapping[str, Tensor]) -> None:
         """Keep a member's weights by this name until they are saved; they are copied to the host."""
-        narrowed = self.narrowers[member.slot](row)
+        narrowed = self.unpads[member.slot](row)
         self.departed[name] = {k: v.detach().to("cpu", copy=True) for k, v in narrowed.items()}
 
     def take_weights(self, weights: Mapping[WeightsOf, dict[str, Tensor]]) -> None:
@@ -241,7 +241,7 @@ class Members:
         """
         due = [m for m in self.all if m.unsaved or (held and m.held)]
         rows = {m.id: (m.slot, {k: v[m.slot] for k, v in self.best.items()}) for m in due}
-        return self.departed | {variant: self.narrowers[slot](row) for variant, (slot, row) in rows.items()}
+        return self.departed | {variant: self.unpads[slot](row) for variant, (slot, row) in rows.items()}
 
     def saved(self) -> None:
         self.departed = {}

@@ -227,7 +227,7 @@ def _left_in_container(root: Path) -> int | None:
     return None
 
 
-def let_go(device: torch.device) -> None:
+def release(device: torch.device) -> None:
     """Release cached memory after its owners are gone."""
     import gc
 

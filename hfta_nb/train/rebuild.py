@@ -244,4 +244,4 @@ def regroup(
     begins = MemberRecord(-1, {}, 0, start=run.epoch, first_step=run.steps, first_pass=run.pass_)
     begins.begin_s = trainer.clock.elapsed_s
     run.group = group
-    run.members = run.members.regrouped(group, [run.step.narrower(row) for row in run.rows], records, begins)
+    run.members = run.members.regrouped(group, [run.step.unpad(row) for row in run.rows], records, begins)

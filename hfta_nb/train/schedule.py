@@ -13,10 +13,10 @@ from torch import nn
 
 from hfta_nb.data import AnyData, placed
 from hfta_nb.engine.array import MemberGenerators, fuse, has_lazy, take_shapes
-from hfta_nb.engine.array.access import checkpoint, fuse_roomy, plain_copy, seeded_state, untimed_block_size
+from hfta_nb.engine.array.access import checkpoint, fuse_preallocated, plain_copy, seeded_state, untimed_block_size
 from hfta_nb.errors import DataError, MemberError, StoreError, StudyError, out_of_memory
+from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.models.recipes.sample_checks import check_taken
-from hfta_nb.models.recipes.undisturbed import undisturbed
 from hfta_nb.records.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.search.grid import Variant
 from hfta_nb.train.clock import Clock
@@ -360,7 +360,7 @@ class Schedule:
         """The step of a group, each member initialised and seeded as it would be alone."""
         s = self.settings
         modules, states = [], []
-        with undisturbed() as drawn:
+        with preserve_rng() as drawn:
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 drawn.manual_seed(variant.seed)
                 try:
@@ -379,7 +379,9 @@ class Schedule:
             alone = plain_copy(modules[0])
             return PlainStep(alone, group.rows[0], objective, metrics, s.epochs, generators, s.precision, steps)
         seeds = [v.seed for v in (*group.variants, *(v for v, _ in group.likes))]
-        array = fuse(modules, seeds, verify=s.verify) if s.slots is None else fuse_roomy(modules, seeds, s.verify)
+        array = (
+            fuse(modules, seeds, verify=s.verify) if s.slots is None else fuse_preallocated(modules, seeds, s.verify)
+        )
         array.generators.states = generators.states
         if group.likes:
             array = array.select(range(len(group.variants)))

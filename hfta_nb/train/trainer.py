@@ -6,7 +6,7 @@ import time
 from collections.abc import Generator, Iterator
 
 from hfta_nb.errors import MemberError, out_of_memory
-from hfta_nb.models.recipes.undisturbed import apart as set_apart
+from hfta_nb.models.recipes.preserve_rng import apart as set_apart
 from hfta_nb.records.events import Event, PlanMade, Stop
 from hfta_nb.train import failures, requests
 from hfta_nb.train.capacity import fit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 
 from hfta_nb.data import Stream
 from hfta_nb.errors import DataError, StoreError, out_of_memory
-from hfta_nb.models.recipes.undisturbed import apart as set_apart
+from hfta_nb.models.recipes.preserve_rng import apart as set_apart
 from hfta_nb.records.events import FAILED, WAITING, Event, MemberChanged
 from hfta_nb.train import failures
 from hfta_nb.train.capacity import EASY

@@ -8,7 +8,7 @@ from typing import Any
 
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
-from hfta_nb.errors.own_lines import OwnLine
+from hfta_nb.errors.user_frames import UserFrame
 from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.text import count, escape, shorten, words
@@ -119,7 +119,7 @@ def said(study: Study, found: list[ev.ForwardTried], failed: str) -> tuple[str, 
         many = f"All {count(len(found), 'architecture')} ran" if len(found) > 1 else "Its forward ran"
         return (f'<span class="hfta-tried">{many} on one batch.</span>', "") if found else ("", "")
     first, others = wrong[0], len(wrong) - 1
-    own = OwnLine(first.file, first.line, first.function, first.source) if first.file else None
+    own = UserFrame(first.file, first.line, first.function, first.source) if first.file else None
     label = next((v.label for v in study.variants if v.id == first.variant), f"#{first.variant}")
     more = f" So do {count(others, 'other')} of {count(len(found), 'architecture')}." if others else ""
     place = "" if own is None else f"<strong>{escape(own.place)}</strong>"

@@ -286,7 +286,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def remake(self, study: Study) -> None:
         """Lay everything out again for the run of a study that was read from disk."""
-        self._let_go()
+        self._release()
         self.children = self._made(self._session.where, arguments_of(study))
         self._plan()
         self._adopt(study)
@@ -294,7 +294,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def close(self) -> None:
         """Close the Workbench. A run in progress continues; stop it first if it should not."""
-        self._let_go()
+        self._release()
         super().close()
 
     # Planning.
@@ -371,7 +371,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._session.adopt(study)
         self.bar.reveal = True
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         # ipywidgets also closes a widget whose construction failed, and closes every widget again on collection.
         for part in ("_session", "define", "live", "plan_view"):
             if part in self.__dict__:

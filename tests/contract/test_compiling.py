@@ -12,7 +12,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
-from hfta_nb.engine.array.access import fuse_roomy
+from hfta_nb.engine.array.access import fuse_preallocated
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
 from hfta_nb.engine.padded import unlike
 from hfta_nb.engine.replay.inductor import compile as compiling
@@ -202,7 +202,7 @@ def test_members_with_their_own_activations_are_compiled(monkeypatch: pytest.Mon
     kinds: list[str] = []
     asked = unlike.by_kind
     monkeypatch.setattr(unlike, "by_kind", lambda x, own, names: (kinds.append(names), asked(x, own, names))[1])
-    compiled, plain = (fuse_roomy(_kinds(), [1, 2, 3], "first") for _ in range(2))
+    compiled, plain = (fuse_preallocated(_kinds(), [1, 2, 3], "first") for _ in range(2))
     compiled.compiling = "always"
     assert torch.allclose(_train(compiled, 8), _train(plain, 8), rtol=0, atol=1e-12)
     program = next(iter(compiled._calls.steps)).program

@@ -107,7 +107,7 @@ def test_writing_to_its_tensors_is_writing_to_the_array(widths: str, form: str, 
         for mine, theirs in zip(found, expected, strict=True):
             row = {name: value[i] for name, value in mine.state_dict().items()}
             plain = build(9, width)
-            plain.load_state_dict(mine.narrower(i)(row) if widths == "unlike" else row, strict=True)
+            plain.load_state_dict(mine.unpad(i)(row) if widths == "unlike" else row, strict=True)
             torch.testing.assert_close(plain.state_dict(), theirs.state_dict(), rtol=1e-10, atol=1e-10)
 
 
@@ -259,8 +259,10 @@ def test_rows_have_the_members_own_extra_states(widths: tuple[int, ...]) -> None
     for i, (module, row) in enumerate(zip(modules, array.state_dict()["scale._extra_state"], strict=True)):
         assert row == {"mean": module.scale.mean, "calls": i}
         plain = Wide(widths[i]).double()
-        plain.load_state_dict(array.narrower(i)({k: v[i] for k, v in array.state_dict().items()}))
+        plain.load_state_dict(array.unpad(i)({k: v[i] for k, v in array.state_dict().items()}))
         torch.testing.assert_close(plain.eval()(X), copy.deepcopy(module).eval()(X), rtol=1e-12, atol=0)
+    with pytest.warns(DeprecationWarning, match=r"array\.narrower is array\.unpad now"):
+        array.narrower(0)
     found = array(X), other(X)
     for i, module in enumerate(modules):
         expected = module(X)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.engine.array import MemberGenerators, fuse, per_member
-from hfta_nb.engine.array.access import fuse_roomy
+from hfta_nb.engine.array.access import fuse_preallocated
 from hfta_nb.engine.array.execution_schedule import schedules_of
 from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import FusionError
@@ -191,10 +191,10 @@ def bare(number: int, width: int, activation: type[nn.Module]) -> nn.Module:
     return nn.Sequential(*body, nn.Linear(width, 3)).double()
 
 
-def roomy(members: Sequence[tuple[int, int, type[nn.Module]]]) -> ArrayStep:
+def preallocated(members: Sequence[tuple[int, int, type[nn.Module]]]) -> ArrayStep:
     """The step of an array that takes members of other sizes."""
     numbers = [number for number, *_ in members]
-    array = fuse_roomy([bare(*member) for member in members], numbers, "first")
+    array = fuse_preallocated([bare(*member) for member in members], numbers, "first")
     array.generators.states = streams(numbers).states
     array.strategy = "fixed"
     return ArrayStep(array, [row("adam", n) for n in numbers], F.cross_entropy, {}, EPOCHS, Precision(), LENGTH)
@@ -205,18 +205,18 @@ def roomy(members: Sequence[tuple[int, int, type[nn.Module]]]) -> ArrayStep:
 def test_members_of_other_width_and_activation_take_places_with_nothing_recorded_anew(block_size: int) -> None:
     """In blocks too: one of a single member has the sizes of the whole array."""
     members = [(0, 9, nn.ReLU), (1, 6, nn.GELU), (2, 8, nn.ReLU), (3, 4, nn.GELU)]
-    step = roomy(members)
+    step = preallocated(members)
     step.array.block_size = block_size
     trained(step, [0, 1, 2, 3], [0] * 4, 2)
     architectures = step.array._state.engine.architectures
     assert architectures is not None
-    assert architectures.roomy
+    assert architectures.preallocated
     x, y = data(50, 0, 0)
     for _ in range(4):
         step.evaluate(x, y)
     ready = [entry for entry in step.array._calls.steps if entry.ready]
     assert ready
-    fresh = roomy([(7, 5, nn.GELU), (8, 7, nn.ReLU)])
+    fresh = preallocated([(7, 5, nn.GELU), (8, 7, nn.ReLU)])
     origins = {0: Origin(fresh, 0), 3: Origin(fresh, 1, consumed=True)}
     template = fresh.array._state.engine.architectures.templates[1]
     for place, origin in origins.items():
@@ -240,12 +240,12 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
             torch.testing.assert_close(own[name], value, rtol=0, atol=1e-10)
     cut = step.select([0, 3])  # narrower members alone keep the layout
     assert trained(cut, [7, 8], [2, 2], 1, first=4)
-    assert not fits(step, 1, Origin(roomy([(9, 12, nn.ReLU), (4, 4, nn.GELU)]), 0))  # no room
+    assert not fits(step, 1, Origin(preallocated([(9, 12, nn.ReLU), (4, 4, nn.GELU)]), 0))  # no room
 
 
 def test_members_of_a_roomy_array_never_run_alone() -> None:
     widths = [9, 6, 8, 4, 7, 5]
-    step = roomy([(number, width, nn.ReLU) for number, width in enumerate(widths)])
+    step = preallocated([(number, width, nn.ReLU) for number, width in enumerate(widths)])
     assert [way.block_size for way in schedules_of(step.array._state)] == [6, 4]
     alike = fused("adam", [0, 1, 2, 3, 4, 5])
     assert [way.block_size for way in schedules_of(alike.array._state)] == [6, 4, 1]
@@ -262,7 +262,7 @@ def test_an_array_put_together_anew_runs_in_the_blocks_that_were_fastest(block_s
 
 def test_a_roomy_array_is_made_of_the_modules_themselves() -> None:
     modules = [bare(0, 9, nn.ReLU), bare(1, 6, nn.GELU)]
-    architectures = fuse_roomy(modules, [0, 1], "first")._state.engine.architectures
+    architectures = fuse_preallocated(modules, [0, 1], "first")._state.engine.architectures
     assert architectures is not None
     assert all(a is b for a, b in zip(architectures.templates, modules, strict=True))
 

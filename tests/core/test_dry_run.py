@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import FamilyError
-from hfta_nb.errors.own_lines import OwnLine, own_line
+from hfta_nb.errors.user_frames import UserFrame, user_frame
 from hfta_nb.study import executors
 from hfta_nb.train.dry_run import MOST, examples
 from tests.call_log import CallLog
@@ -144,16 +144,16 @@ def test_a_fault_within_a_library_is_told_of_the_line_that_called_it() -> None:
     module = hfta.family("mlp").build()
     with pytest.raises(RuntimeError) as error:
         module(torch.rand(1, 3, 5))
-    found = own_line(error.value)
+    found = user_frame(error.value)
     assert found is not None
     assert (found.file, found.source) == (__file__, "module(torch.rand(1, 3, 5))")
 
 
 def test_a_line_of_a_cell_is_named_by_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = OwnLine("/somewhere/ipykernel_1/23.py", 12, "forward", "x = self.fc(x)")
+    line = UserFrame("/somewhere/ipykernel_1/23.py", 12, "forward", "x = self.fc(x)")
     assert str(line).startswith("/somewhere/ipykernel_1/23.py:12: x = self.fc(x)")
     cells = {"/somewhere/ipykernel_1/23.py": ("Cell", "In[3]")}
     shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=cells.get))
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
     assert str(line) == "cell In[3], line 12: x = self.fc(x)"
-    assert str(OwnLine("lost.py", 3, "forward")) == "lost.py:3, in forward"
+    assert str(UserFrame("lost.py", 3, "forward")) == "lost.py:3, in forward"

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.engine.array.access import fuse_roomy
+from hfta_nb.engine.array.access import fuse_preallocated
 from hfta_nb.engine.kernels.native import build, images
 from hfta_nb.engine.kernels.native.images import Bound, Images
 from hfta_nb.engine.replay.image_norm_kernels import CHOSEN, RESULTS, Kernel
@@ -262,7 +262,9 @@ def test_members_of_several_activations_in_a_replayed_step(pooling: nn.Module, c
         after = copy.deepcopy(pooling), nn.AdaptiveAvgPool2d(2), nn.Flatten()
         return nn.Sequential(nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), act(), *after, nn.Linear(4 * width, 4))
 
-    array = train_measured(build_one, SIZE, 2, last=True, fuse=lambda given, seeds: fuse_roomy(given, seeds, "first"))
+    array = train_measured(
+        build_one, SIZE, 2, last=True, fuse=lambda given, seeds: fuse_preallocated(given, seeds, "first")
+    )
     assert taken(array, "_norm") == [chain]
 
 

@@ -313,23 +313,23 @@ def test_a_run_is_claimed_by_one_at_a_time(tmp_path: Path) -> None:
         assert two.read_study() == ASKED
 
 
-def hold(path: Path, taken: threading.Event, let_go: threading.Event) -> None:
+def hold(path: Path, taken: threading.Event, release: threading.Event) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         taken.set()
-        let_go.wait(30)
+        release.wait(30)
         other.execute("ROLLBACK")
 
 
 def test_another_programs_transaction_is_waited_for(tmp_path: Path) -> None:
-    store, taken, let_go = Store(tmp_path), threading.Event(), threading.Event()
+    store, taken, release = Store(tmp_path), threading.Event(), threading.Event()
     store.write_study({"is": "there"})
-    other = threading.Thread(target=hold, args=(store.path, taken, let_go))
+    other = threading.Thread(target=hold, args=(store.path, taken, release))
     other.start()
     taken.wait(30)
-    threading.Timer(0.5, let_go.set).start()
+    threading.Timer(0.5, release.set).start()
     with store.claimed():
-        assert let_go.is_set()
+        assert release.is_set()
         store.append(ev.Heartbeat(0.0))
     other.join()
 

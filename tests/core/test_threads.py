@@ -22,7 +22,7 @@ from hfta_nb.engine.members import process_streams
 from hfta_nb.engine.members.own_draws import drawing_from
 from hfta_nb.engine.members.process_streams import ProcessStreams, one_thread, set_stream_states, stream_states
 from hfta_nb.errors.caught_warnings import caught_warnings
-from hfta_nb.models.recipes.undisturbed import apart, neutral, undisturbed
+from hfta_nb.models.recipes.preserve_rng import apart, neutral, preserve_rng
 
 
 def together(*functions: Callable[[], Any]) -> list[Any]:
@@ -264,7 +264,7 @@ def test_settings_of_the_caller_are_neither_inherited_nor_changed(name: str) -> 
         for _ in range(2):
             assert next(run) == plain
             assert _told() == given
-        with undisturbed():
+        with preserve_rng():
             assert _told() == plain
         assert _told() == given
     assert _told() == plain

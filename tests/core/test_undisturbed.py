@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from hfta_nb.models.recipes.undisturbed import apart
+from hfta_nb.models.recipes.preserve_rng import apart
 
 
 def _settings() -> tuple[bool, ...]:

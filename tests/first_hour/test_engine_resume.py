@@ -125,7 +125,7 @@ def test_a_row_of_the_dict_is_a_member() -> None:
     second.load_member(0, {**row, "_extra_state": first.get_extra_state()[2]})
     x = batches(1)[0][0]
     assert torch.equal(first(x)[2], second(x)[0])
-    assert list(first.narrower(2)(row)) == list(build().state_dict())
+    assert list(first.unpad(2)(row)) == list(build().state_dict())
     with pytest.raises(FusionError, match="not the random streams"):
         second.load_member(0, {**row, "_extra_state": row["0.weight"]})
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.engine.array.access import fuse_roomy
+from hfta_nb.engine.array.access import fuse_preallocated
 from hfta_nb.errors import StoreWarning
 
 LR = hfta.uniform(1e-3, 3e-2, log=True)
@@ -119,7 +119,7 @@ def sequence(width: int, depth: int, p: float, norm: bool) -> nn.Module:
 def test_members_that_are_selected_are_the_same(keep: list[int]) -> None:
     """Each member's layers have places in the array that depend on all members."""
     members = [(9, 1, 0.0, False), (4, 3, 0.2, False), (6, 2, 0.0, True), (9, 1, 0.3, True)]
-    array = fuse_roomy([sequence(*member) for member in members], [0, 1, 2, 3], "never")
+    array = fuse_preallocated([sequence(*member) for member in members], [0, 1, 2, 3], "never")
     part = array.select(keep)
     for place, index in enumerate(keep):
         mine, theirs = part[place].state_dict(), array[index].state_dict()

@@ -55,7 +55,7 @@ def equal(made: hfta.Study) -> bool:
     return True
 
 
-@pytest.mark.parametrize("p", [0.0, 0.2], ids=["roomy", "tagged"])
+@pytest.mark.parametrize("p", [0.0, 0.2], ids=["preallocated", "tagged"])
 @pytest.mark.parametrize("variant", [0, 1, 2], ids=["between", "narrowest", "widest"])
 @pytest.mark.each
 def test_a_member_of_another_width_joins_the_others_again(tmp_path: Path, variant: int, p: float) -> None:

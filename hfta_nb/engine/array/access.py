@@ -62,7 +62,7 @@ __all__ = [
     "extra_states",
     "flatten",
     "functions_of",
-    "fuse_roomy",
+    "fuse_preallocated",
     "held",
     "is_number",
     "keep_bits",
@@ -138,7 +138,7 @@ def take_member(array: FusedArray, index: int, other: FusedArray, src: int, cons
 
     Raises:
         IndexError: there is no such member.
-        FusionError: the two have different architectures, and the array is not roomy. Nothing has changed then.
+        FusionError: the two have different architectures, and the array is not preallocated. Nothing has changed then.
     """
     surgery.take_member(array._state, index, other._state, src, consumed)
 
@@ -201,14 +201,14 @@ def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:
     return surgery.suits(array._state, index, other._state, src)
 
 
-def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
+def fuse_preallocated(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
     """As `fuse`; members of other sizes can take the places of those that leave, where the model keeps zeros at zero.
 
     The modules are used up: copying each of many small ones takes longer than a training step.
 
-    Source: see `padded.roomy`.
+    Source: see `padded.preallocated`.
     """
-    return fusing.fuse_roomy(modules, seeds, verify)
+    return fusing.fuse_preallocated(modules, seeds, verify)
 
 
 def same_architecture(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:

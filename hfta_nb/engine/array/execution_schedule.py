@@ -47,7 +47,7 @@ def schedules_of(state: ArrayState) -> list[ExecutionSchedule]:
     """Schedules that may be the fastest, larger block sizes first; one if there is no choice."""
     members = len(state)
     sizes = {1, members, *(s for s in (4,) if s < members)} if state.settings.block_size > 1 else {1}
-    if members > 1 and state.engine.architectures is not None and state.engine.architectures.roomy:
+    if members > 1 and state.engine.architectures is not None and state.engine.architectures.preallocated:
         sizes -= {1}  # a member that runs alone is recorded with its own sizes
     on = "one" if threads.selectable(state.generators.device) else ""
     return [ExecutionSchedule(size, on) for size in sorted(sizes, reverse=True)]

@@ -92,30 +92,30 @@ def _seeds(given: Any) -> list[int]:
     return bounded(given, FusionError, "seeds")
 
 
-def fuse_roomy(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
-    """See `access.fuse_roomy`."""
+def fuse_preallocated(modules: Sequence[nn.Module], seeds: Sequence[int], verify: str) -> FusedArray:
+    """See `access.fuse_preallocated`."""
     if any(has_lazy(m) for m in modules):
         return fuse(modules, seeds, verify=verify)
     check_members(modules, seeds)
     device = next((t.device for m in modules for t in [*m.parameters(), *m.buffers()]), torch.device("cpu"))
-    array = _array(modules, MemberGenerators.seeded(seeds, device), roomy=True)
+    array = _array(modules, MemberGenerators.seeded(seeds, device), preallocated=True)
     if verify != "first":
         array.verify = verify
     return array
 
 
-def _array(members: Sequence[nn.Module], generators: MemberGenerators, roomy: bool = False) -> FusedArray:
+def _array(members: Sequence[nn.Module], generators: MemberGenerators, preallocated: bool = False) -> FusedArray:
     shared = tell_of_shared(members)
     state = ArrayState(generators)
-    take(state, *stack_members(members, roomy))
+    take(state, *stack_members(members, preallocated))
     architectures = architectures_of(state)
     first = (
         {} if architectures is None else {own: name for n in architectures.blueprint.names for own, name in n.items()}
     )
     state.shared = frozenset(first.get(name, name) for name in shared)
     state.viewed = {a: [first.get(name, name) for name in others] for a, others in views_in(members[0]).items()}
-    if roomy and state.engine.architectures is not None:
-        state.engine.architectures.set_roomy(generators.device)
+    if preallocated and state.engine.architectures is not None:
+        state.engine.architectures.set_preallocated(generators.device)
     return FusedArray(state)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.array.extra_states import KEY, extra_states, kept_beside, put_extra_states
 from hfta_nb.engine.array.state_code import tell_of_code
 from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.eager.telling import tell
 from hfta_nb.engine.members.generators import MemberGenerators, State
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.errors import FusionError
@@ -138,10 +139,15 @@ class Savable(nn.Module):
         if prefix + STREAMS in missing_keys:
             missing_keys.remove(prefix + STREAMS)
 
-    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    def unpad(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """A function from a member's row of the array's `state_dict` to the `state_dict` of its plain module."""
         architectures = architectures_of(self._state)
-        return without_streams if architectures is None else architectures.blueprint.narrower(index)
+        return without_streams if architectures is None else architectures.blueprint.unpad(index)
+
+    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        """`unpad`, under the name that it had before 0.1."""
+        tell("array.narrower is array.unpad now", DeprecationWarning)
+        return self.unpad(index)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise FusionError(

@@ -77,17 +77,18 @@ def _check_hooks_of_gradients(module: nn.Module, where: str) -> None:
 
 
 def stack_members(
-    members: Sequence[nn.Module], roomy: bool = False
+    members: Sequence[nn.Module], preallocated: bool = False
 ) -> tuple[nn.Module, dict[str, Tensor], dict[str, Tensor], Blueprint | None]:
     """A module that represents all, their parameters and buffers with a member axis, and the blueprint of padding.
 
     Args:
-        roomy: unlike members each have an architecture of their own; see `padded.roomy`. They are used up.
+        preallocated: unlike members each have an architecture of their own, see `padded.preallocated`, and are used
+            up.
 
     Raises:
         FusionError: they cannot be fused.
     """
-    padded = blueprint(*members, roomy=roomy)
+    padded = blueprint(*members, preallocated=preallocated)
     if padded is not None:
         with torch.no_grad():
             return padded.skeleton, *padded.stacked(members), padded
@@ -99,7 +100,7 @@ def stack_members(
     return copied_module(members[0], where="fuse, member 0"), parameters, stacked, None
 
 
-def blueprint(*modules: nn.Module, roomy: bool = False) -> Blueprint | None:
+def blueprint(*modules: nn.Module, preallocated: bool = False) -> Blueprint | None:
     """How modules of different architectures fit into one array; None if all have the same architecture.
 
     Raises:
@@ -107,4 +108,4 @@ def blueprint(*modules: nn.Module, roomy: bool = False) -> Blueprint | None:
     """
     first = modules[0]
     alike = all(m is first or difference(first, m) is None for m in modules[1:])
-    return None if alike else Blueprint.for_modules(modules, roomy)
+    return None if alike else Blueprint.for_modules(modules, preallocated)

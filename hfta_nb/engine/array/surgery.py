@@ -20,7 +20,7 @@ from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.padding import Padding
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.copying import copied_module
-from hfta_nb.engine.padded import roomy
+from hfta_nb.engine.padded import preallocated
 from hfta_nb.engine.padded.compare import difference
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.errors import FusionError
@@ -89,8 +89,13 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
     other = ArrayState(state.generators.select(chosen))
     other.pending = [copied(state.pending[i]) for i in chosen] if state.pending else []
     take(other, skeleton, parameters, buffers, blueprint)
-    if architectures is not None and architectures.roomy and other.engine.architectures is not None and len(chosen) > 1:
-        other.engine.architectures.set_roomy(other.generators.device)
+    if (
+        architectures is not None
+        and architectures.preallocated
+        and other.engine.architectures is not None
+        and len(chosen) > 1
+    ):
+        other.engine.architectures.set_preallocated(other.generators.device)
     other.settings = state.settings.copy()
     other.settings.block_size = len(chosen) if block_size == len(state) else min(block_size, len(chosen))
     other.proven, other.verified, other.told = set(state.proven), dict(state.verified), state.told
@@ -139,7 +144,7 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int, con
         raise FusionError(f"members of different architecture: {why}", where=f"take_member, member {index}", got=src)
     template, architectures = _template(source, src), architectures_of(state)
     if architectures is not None and difference(architectures.template(index), template) is not None:
-        roomy.admit(architectures, index, template, consumed)
+        preallocated.admit(architectures, index, template, consumed)
         _cleared(state, index)
         for name, row in architectures.blueprint.owned_row(index):
             if name not in state.owned and not bool(row.all()):
@@ -217,7 +222,7 @@ def suits(state: ArrayState, index: int, source: ArrayState, src: int) -> bool:
         return True
     architectures = architectures_of(state)
     together = state.settings.block_size > 1  # alone a member runs at its own sizes, and is recorded with them
-    return architectures is not None and together and roomy.admits(architectures, index, _template(source, src))
+    return architectures is not None and together and preallocated.admits(architectures, index, _template(source, src))
 
 
 def _cleared(state: ArrayState, index: int) -> None:

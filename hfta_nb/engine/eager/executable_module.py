@@ -76,10 +76,10 @@ class Site(Protocol):
 class Architectures(Protocol):
     """Creates the executable modules for members of different architectures; see `PaddedArchitectures`."""
 
-    roomy: bool
+    preallocated: bool
     separate_reason: str
 
-    def set_roomy(self, device: torch.device | None) -> None:
+    def set_preallocated(self, device: torch.device | None) -> None:
         """Let members run at the full sizes, or no longer; see `PaddedArchitectures`."""
 
     @property

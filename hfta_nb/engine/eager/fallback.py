@@ -22,7 +22,7 @@ from hfta_nb.engine.members.tree import flatten, unflatten, versions
 from hfta_nb.engine.rules.member_by_member import joined
 from hfta_nb.engine.rules.rule_mode import Context, Disagreement, SharedWrite
 from hfta_nb.errors import MemberError
-from hfta_nb.errors.own_lines import told
+from hfta_nb.errors.user_frames import told
 
 
 def path_of(error: BaseException, root: nn.Module) -> str | None:

@@ -144,7 +144,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             module = state.engine.member_module(state.engine.current)  # where the error may have been raised
             restore()
             if isinstance(error, Mismatch) and verification is not None:
-                found = found if _is_roomy(state) else error
+                found = found if _is_preallocated(state) else error
                 _undo_gradients(state, computation, result, before, error)
             if not isinstance(error, Exception) or _is_final(state, helpers, error, inputs, computation):
                 _reset_settings(state, before)
@@ -268,15 +268,15 @@ def _observe(state: ArrayState, recording: bool, verifying: bool, verifiable: bo
     engine.process_streams.begin(engine.watching)
 
 
-def _is_roomy(state: ArrayState) -> bool:
-    return state.engine.architectures is not None and state.engine.architectures.roomy
+def _is_preallocated(state: ArrayState) -> bool:
+    return state.engine.architectures is not None and state.engine.architectures.preallocated
 
 
 def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
     """Change the settings as this error requires; record where a member differs from its plain module."""
     architectures = state.engine.architectures
-    if architectures is not None and _is_roomy(state):  # which may be all that is wrong
-        architectures.set_roomy(None)
+    if architectures is not None and _is_preallocated(state):  # which may be all that is wrong
+        architectures.set_preallocated(None)
         return
     before = set(state.settings.paths)
     state.settings.react(error, state.skeleton)

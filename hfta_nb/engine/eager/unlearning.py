@@ -26,7 +26,7 @@ def unlearned(state: ArrayState) -> Iterator[None]:
     unsettled, touched, used = dict(state.unsettled), set(engine.usage.touched), set(engine.usage.used)
     architectures, drawn, streams = engine.architectures, engine.process_streams.drawn, stream_states()
     told = state.told, state.told_of_sums, state.shared
-    roomy = None if architectures is None else architectures.roomy
+    preallocated = None if architectures is None else architectures.preallocated
     try:
         with untold():
             yield
@@ -35,8 +35,8 @@ def unlearned(state: ArrayState) -> Iterator[None]:
         if engine.process_streams.drawn:
             set_stream_states(streams)
         engine.process_streams.drawn = drawn
-        if architectures is not None and architectures.roomy != roomy:
-            architectures.set_roomy(state.generators.device if roomy else None)
+        if architectures is not None and architectures.preallocated != preallocated:
+            architectures.set_preallocated(state.generators.device if preallocated else None)
         state.verified, state.awaited, state.paths = known
         state.proven, state.met = proven, met
         state.rewrites, state.unsettled = rewrites, unsettled

@@ -12,6 +12,6 @@ Open `blueprint.py` first, then `runtime.py`.
 | `compare`, `align`, `why` | the difference that prevents two modules from being fused, in words |
 | `merge`, `blueprint`, `attribute_values` | the skeleton, and the positions of members in it |
 | `runtime`, `unlike`, `size_groups` | the modules that an engine runs; members of one architecture by themselves |
-| `roomy` | members of other sizes in the places of those that leave |
+| `preallocated` | members of other sizes in the places of those that leave |
 | `mode`, `rules/`, `tags`, `member_numbers` | tracking of padding while a model runs |
 """

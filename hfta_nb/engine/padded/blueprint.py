@@ -32,7 +32,7 @@ class Blueprint:
         every_name: the same with all names of a tied tensor.
         modules: by architecture, from its own paths of modules to those of the skeleton.
         shapes: by architecture and own name, the shape.
-        roomy: whether member i has architecture i, and that alone; see `padded.roomy`.
+        preallocated: whether member i has architecture i, and that alone; see `padded.preallocated`.
         rooms: the modules that the skeleton was merged from: there is room for each.
 
     Raises:
@@ -43,7 +43,7 @@ class Blueprint:
         own = templates if spent else [copied_module(t, where="fuse") for t in templates]
         self.templates = [prevent_flattening(t) for t in own]
         self.of = list(of)
-        self.roomy = False
+        self.preallocated = False
         self.rooms, self._room_of = list(self.templates), list(range(len(templates)))
         self._merge([self.of.index(a) if a in self.of else 0 for a in range(len(templates))])
 
@@ -70,12 +70,12 @@ class Blueprint:
         self.union = _shapes(self.skeleton)
 
     @classmethod
-    def for_modules(cls, modules: Sequence[nn.Module], roomy: bool = False) -> Blueprint:
-        """The blueprint of these members; with `roomy`, each has an architecture of its own, which may be replaced, and
-        the modules are used up."""
-        if roomy:
+    def for_modules(cls, modules: Sequence[nn.Module], preallocated: bool = False) -> Blueprint:
+        """The blueprint of these members; with `preallocated`, each has an architecture of its own, which may be
+        replaced, and the modules are used up."""
+        if preallocated:
             made = cls(modules, range(len(modules)), spent=True)
-            made.roomy = True
+            made.preallocated = True
             return made
         templates: list[nn.Module] = []
         of: list[int] = []
@@ -89,7 +89,7 @@ class Blueprint:
 
     def select(self, indices: Sequence[int]) -> Blueprint:
         """The blueprint of some of the members, with the same skeleton, so that every tensor keeps its layout."""
-        if not self.roomy:
+        if not self.preallocated:
             return Blueprint(self.templates, [self.of[i] for i in indices])
         copies = {id(room): copied_module(room, where="fuse") for room in self.rooms}
         here = dict(self.skeleton.named_modules())
@@ -98,7 +98,7 @@ class Blueprint:
                 module.training = nearest(here, paths[path]).training
         made = object.__new__(Blueprint)
         made.rooms = [prevent_flattening(copies[id(room)]) for room in self.rooms]
-        made._room_of, made.of, made.roomy = [self._room_of[i] for i in indices], list(range(len(indices))), True
+        made._room_of, made.of, made.preallocated = [self._room_of[i] for i in indices], list(range(len(indices))), True
         # A room is the template of one member at most.
         own = [self.templates[i] for i in indices]
         chosen = [copies.pop(id(t)) if id(t) in copies else copied_module(t) for t in own]
@@ -110,7 +110,7 @@ class Blueprint:
         return made
 
     def replace(self, architecture: int, template: nn.Module) -> None:
-        """Let an architecture have other sizes, for which there is room in the skeleton; see `roomy.admits`."""
+        """Let an architecture have other sizes, for which there is room in the skeleton; see `preallocated.admits`."""
         self.templates[architecture] = prevent_flattening(template)
         self.shapes[architecture] = _shapes(template)
         names, modules = self.names[architecture], self.modules[architecture]
@@ -179,7 +179,7 @@ class Blueprint:
             if target in tensors
         }
 
-    def narrower(self, member: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    def unpad(self, member: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """A function from one member's row of the skeleton's `state_dict` to the `state_dict` of its plain module."""
         a = self.of[member]
         shapes = {k: getattr(value, "shape", None) for k, value in self.templates[a].state_dict().items()}

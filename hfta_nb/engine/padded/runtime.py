@@ -33,13 +33,13 @@ class PaddedArchitectures:
 
     Attributes:
         separate_reason: why members of different architectures do not run together; empty if they do.
-        roomy: whether those that do run at the full sizes; see `roomy`.
+        preallocated: whether those that do run at the full sizes; see `preallocated`.
         separate: whether parts of the model run each architecture by itself.
     """
 
     def __init__(self, blueprint: Blueprint, slots: TensorSlots) -> None:
         self.blueprint, self.slots = blueprint, slots
-        self.roomy = False
+        self.preallocated = False
         self.separate_reason = ""
         self._template_slots: dict[int, TensorSlots] = {}
         self._find_flags()
@@ -61,9 +61,9 @@ class PaddedArchitectures:
             self._template_slots[architecture] = TensorSlots(self.blueprint.templates[architecture])
         return self._template_slots[architecture]
 
-    def set_roomy(self, device: torch.device | None) -> None:
+    def set_preallocated(self, device: torch.device | None) -> None:
         """Let members run at the full sizes, with their tensors on this device; or no longer, without."""
-        self.roomy = device is not None
+        self.preallocated = device is not None
         for module in self.blueprint.skeleton.modules():
             if isinstance(module, Unlike):
                 module.choice = None
@@ -86,7 +86,7 @@ class PaddedArchitectures:
         of = [self.blueprint.of[i] for i in run.members]
         if run.single:
             return [self._like(run, [0], of[0], alone=True)]
-        if (self.roomy or len(set(of)) > 1) and not self.separate_reason:
+        if (self.preallocated or len(set(of)) > 1) and not self.separate_reason:
             return [self._unlike(run, of)]
         groups: dict[int, list[int]] = {}
         for row, a in enumerate(of):
@@ -114,10 +114,11 @@ class PaddedArchitectures:
     def groups(self) -> list[list[int]]:
         """Members, of each group of which one is compared with its plain module: those of one architecture.
 
-        In a roomy array, all members run at the full sizes: the smallest and the largest of each kind are compared.
+        In a preallocated array all members run at the full sizes: the smallest and the largest of each kind are
+        compared.
         """
         of = self.blueprint.of
-        if not self.roomy:
+        if not self.preallocated:
             return [[i for i, a in enumerate(of) if a == architecture] for architecture in sorted(set(of))]
         kinds: dict[Any, list[int]] = {}
         for i, a in enumerate(of):
@@ -229,7 +230,7 @@ class PaddedArchitectures:
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
         for part, tensors in zip(parts, (run.parameters, run.buffers), strict=True):
             for name, tensor in tensors.items():
-                if self.roomy:
+                if self.preallocated:
                     part[name] = tensor
                     continue
                 own = [b.get(name) or (0,) * (tensor.ndim - 1) for b in boxes]

@@ -47,7 +47,7 @@ class Unlike(Holder):
     Attributes:
         kinds: the modules, each for some of the architectures.
         kind_of: by architecture, the index of its kind; None if it has no such module.
-        choice: in a roomy array, by kind, which architectures have it, bool on the device: all kinds run for all
+        choice: in a preallocated array, by kind, which architectures have it, bool on the device: all kinds run for all
             members then, and a member takes what its own gives. Which that is may change after a call was recorded.
     """
 

@@ -329,5 +329,5 @@ def guards_of(state: ArrayState, functions: tuple[Any, ...]) -> Guards:
         set_anew[id(site.module)] = (*set_anew.get(id(site.module), ()), site.name)
     values = tuple(value for site in architectures.sites for value in site.values.values())
     # Roomy members all run through the skeleton.
-    templates = () if architectures.roomy else architectures.templates
+    templates = () if architectures.preallocated else architectures.templates
     return Guards(state.skeleton, (*functions, *templates, *values), set_anew, state.face())

@@ -167,7 +167,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.sizes.append(tensor.untyped_storage().nbytes())
         return number
 
-    def _let_go(self, number: int) -> None:
+    def _release(self, number: int) -> None:
         """Release a storage, so that its memory is free once the step no longer needs it."""
         tensor = self.trace.held[number]
         empty = self._empty.get(tensor.device)
@@ -197,7 +197,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         makes: list[int] = []
         numbers = self._numbers
         for storage in writes & self.trace.lasting:
-            self._let_go(storage)
+            self._release(storage)
         # The result may be created once for all steps; see `liveness.constant`.
         lasting = (
             not draws and not writes and "empty" not in name and (shape_only or self.trace.lasting.issuperset(read))
@@ -212,7 +212,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 makes.append(number)
                 self.trace.lasting.add(number)
                 if not lasting:
-                    self._let_go(number)
+                    self._release(number)
             elif writes:
                 self.trace.sizes[number] = tensor.untyped_storage().nbytes()
             results.append(_place(tensor, number))

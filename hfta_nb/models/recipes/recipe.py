@@ -17,8 +17,8 @@ from hfta_nb.models import losses, metrics, phases
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase
 from hfta_nb.models.recipes.lists import as_list, lists_of
+from hfta_nb.models.recipes.preserve_rng import settings_kept
 from hfta_nb.models.recipes.showing import shown
-from hfta_nb.models.recipes.undisturbed import settings_kept
 from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.models.training_axes import ALIASES, NOT_AXES, TRAINING_AXES, USED_BY
 from hfta_nb.search.grid import AxisSpec, bare_name

@@ -67,7 +67,7 @@ class Access:
                     raise StoreError("the run is in progress elsewhere", where=str(self.directory), remedy=remedy)
                 time.sleep(0.05)
             try:
-                self._let_go()
+                self._release()
                 self._held = hold
                 self.check()
                 if self.exists:
@@ -77,7 +77,7 @@ class Access:
                 with self._turn:
                     self._held = None
                     if hold.missing() is None:
-                        self._let_go()
+                        self._release()
                     else:  # of what is gone from here this connection is all there is
                         self.source = hold.place
 
@@ -103,7 +103,7 @@ class Access:
         remedy += "weights of arrays that had ended are in files alone"
         raise StoreError(what, where=str(gone), remedy=remedy)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         writer, self._writer = self._writer, None
         self.source = self.directory
         if writer is not None:

@@ -21,7 +21,7 @@ from hfta_nb.engine.array.access import plain_copy, tell, tell_of_copies
 from hfta_nb.errors import FamilyError, HftaError, out_of_memory
 from hfta_nb.models.phases import split
 from hfta_nb.models.recipes import Family
-from hfta_nb.models.recipes.undisturbed import undisturbed
+from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.search.grid import Variant
 from hfta_nb.train.step import call_all
 
@@ -117,7 +117,7 @@ class Builder:
         limited = [] if self._held is None else [_Limited()]
         ways: list[AbstractContextManager[Any]] = [*limited, torch.device("meta"), nullcontext()]
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
-        with undisturbed() as drawn:
+        with preserve_rng() as drawn:
             for way in ways:
                 drawn.manual_seed(variant.seed)  # what the build function keeps begins as in a loop of its own
                 try:

@@ -30,7 +30,7 @@ from hfta_nb.train.step.choices import by_step, check_scaled
 from hfta_nb.train.step.cuda import graph_of
 from hfta_nb.train.step.devices import SeveralDevices
 from hfta_nb.train.step.extras import Extras
-from hfta_nb.train.step.graph import FollowUp, StepGraph
+from hfta_nb.train.step.graph import Epilogue, StepGraph
 from hfta_nb.train.step.graph_fast_path import FastPath
 from hfta_nb.train.step.metric_calls import measuring
 from hfta_nb.train.step.precision import Precision, whole
@@ -240,7 +240,7 @@ class ArrayStep(TunedStep):
             if self.scaler is not None and progress is not None:
                 self.scaler.set_progress(progress)
 
-        after = None if keep is None else FollowUp(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
+        after = None if keep is None else Epilogue(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
         marks = self._marks(due, x, y)
         draws = any(isinstance(mark, Program) and mark.draws for mark in marks or ())
         scores = graph.run(kind, inputs.leaves, marks, action, rewind, after, draws)
@@ -353,8 +353,8 @@ class ArrayStep(TunedStep):
         beside = {key: states.packed(values, key) for key, values in extra_states(self.array).items()}
         return self.extras.weights(tensors_of(self.array)) | beside
 
-    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-        return self.array.narrower(index)
+    def unpad(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        return self.array.unpad(index)
 
     def state(self, by_member: bool | None = None) -> dict[str, Any]:
         return {

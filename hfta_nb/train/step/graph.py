@@ -72,7 +72,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class FollowUp:
+class Epilogue:
     """What follows a step.
 
     Attributes:
@@ -132,7 +132,7 @@ class GraphEntry:
         self.runs += 1
         return self.captured.run()
 
-    def give_up(self, reason: str, within: FollowUp | None) -> None:
+    def give_up(self, reason: str, within: Epilogue | None) -> None:
         """Don't capture steps of this kind; or, where something was captured with them, try without that."""
         if within is None:
             self.reason = reason
@@ -194,7 +194,7 @@ class StepGraph:
         marks: Marks | None,
         action: Action,
         rewind: Callable[[], None],
-        after: FollowUp | None = None,
+        after: Epilogue | None = None,
         draws: bool = True,
     ) -> Scores:
         """One step.
@@ -237,7 +237,7 @@ class StepGraph:
         known: GraphEntry,
         action: Callable[[], Scores],
         rewind: Callable[[], None],
-        within: FollowUp | None,
+        within: Epilogue | None,
         draws: bool,
     ) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
@@ -262,7 +262,7 @@ class StepGraph:
         tensors: Mapping[str, Tensor],
         action: Callable[[], Scores],
         rewind: Callable[[], None],
-        within: FollowUp | None,
+        within: Epilogue | None,
     ) -> Scores | None:
         """Make the step, and make it captured as well: whether both come to the same. What the step gives.
 
@@ -313,7 +313,7 @@ class StepGraph:
         return scores
 
 
-def _followed(action: Action, after: FollowUp | None) -> Action:
+def _followed(action: Action, after: Epilogue | None) -> Action:
     """The step and what follows it."""
     if after is None:
         return action

@@ -280,7 +280,7 @@ class PlainStep:
         beside = kept_beside(module)
         return {k: packed([v], k) if k in beside else v.detach().unsqueeze(0) for k, v in module.state_dict().items()}
 
-    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    def unpad(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return dict
 
     def state(self) -> dict[str, Any]:

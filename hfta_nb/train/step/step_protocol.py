@@ -89,10 +89,10 @@ class Step(Protocol):
     def weights(self) -> dict[str, Tensor]:
         """The `state_dict` of the plain module, each tensor with a leading member axis. Not copied.
 
-        Members of different architecture have a common one, padded; `narrower` gives the way back.
+        Members of different architecture have a common one, padded; `unpad` gives the way back.
         """
 
-    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+    def unpad(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """A function from a member's row of `weights` to the `state_dict` of its plain module."""
 
     def state(self) -> dict[str, Any]:

@@ -91,8 +91,8 @@ class Leader:
     def weights(self) -> dict[str, Tensor]:
         return self.step.weights()
 
-    def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-        return self.step.narrower(index)
+    def unpad(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
+        return self.step.unpad(index)
 
     def state(self) -> dict[str, Any]:
         return self.step.state()

@@ -20,7 +20,7 @@ from typing import Any
 import cloudpickle
 
 from hfta_nb.errors import WorkerError
-from hfta_nb.errors.own_lines import installed, is_installed
+from hfta_nb.errors.user_frames import installed, is_installed
 
 _DEEPEST = 12
 _NEVER = frozenset({"__main__", "hfta_nb", "cloudpickle", "torch"})

@@ -1,8 +1,8 @@
 """Members of other sizes in the places of an array that runs already.
 
-In a *roomy* array all members run at the full padded sizes, with no note of what is whose. That is right for models
-that keep zeros at zero (linear layers, convolutions, ReLU, ...), of which the proof by execution sees to it; what is
-recorded of such an array holds for members of any sizes that find room.
+In a *preallocated* array all members run at the full padded sizes, with no note of what is whose. That is right for
+models that keep zeros at zero (linear layers, convolutions, ReLU, ...), of which the proof by execution sees to it;
+what is recorded of such an array holds for members of any sizes that find room.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ def admits(architectures: PaddedArchitectures, member: int, module: nn.Module) -
     """Whether a module can take a member's place, and all that was recorded stays good: it differs in sizes alone."""
     blueprint = architectures.blueprint
     a = blueprint.of[member]
-    if not architectures.roomy or architectures.separate_reason or architectures.separate or blueprint.of.count(a) != 1:
+    if (
+        not architectures.preallocated
+        or architectures.separate_reason
+        or architectures.separate
+        or blueprint.of.count(a) != 1
+    ):
         return False
     old = blueprint.templates[a]
     shapes = {n: tuple(t.shape) for n, t in [*module.named_parameters(), *module.named_buffers()]}

@@ -28,7 +28,7 @@ _ENTRY = "run_with_retry"
 
 
 @dataclass(frozen=True)
-class OwnLine:
+class UserFrame:
     """A line of the user's own code.
 
     Attributes:
@@ -59,7 +59,7 @@ class OwnLine:
         return f"{self.place}: {self.code}" if self.code else f"{self.place}, in {self.function}"
 
 
-def own_line(error: BaseException) -> OwnLine | None:
+def user_frame(error: BaseException) -> UserFrame | None:
     """The innermost line of the user's own code in an exception's traceback, or in that of its cause.
 
     Returns:
@@ -70,7 +70,7 @@ def own_line(error: BaseException) -> OwnLine | None:
     while seen is not None:
         for frame in traceback.extract_tb(seen.__traceback__):
             if is_own(frame.filename):
-                found = OwnLine(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
+                found = UserFrame(frame.filename, frame.lineno or 0, frame.name, frame.line or "")
         seen = seen.__cause__
     return found
 
@@ -106,7 +106,7 @@ def told(error: BaseException, here: types.FrameType | None = None) -> str:
     frame, number, last = found[-1]
     values = ", ".join(_described(_names(frame, number, last), isinstance(error, IndexError)))
     code = frame.f_code
-    line = str(OwnLine(code.co_filename, number, code.co_name)) if own else ""
+    line = str(UserFrame(code.co_filename, number, code.co_name)) if own else ""
     return ", ".join(filter(None, [line, f"where {values}" if values else ""]))
 
 

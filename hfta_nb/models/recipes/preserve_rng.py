@@ -132,7 +132,7 @@ def neutral() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed() -> Iterator[torch.Generator]:
+def preserve_rng() -> Iterator[torch.Generator]:
     """Like `neutral`, with the random streams of torch (on the CPU), NumPy and Python as they were after the block.
 
     Returns:
