@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hfta_nb.engine.comparison import same_value
+from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.own_draws import drawing_from
 from hfta_nb.engine.members.process_streams import one_thread
 

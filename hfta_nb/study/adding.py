@@ -12,8 +12,8 @@ from hfta_nb.records.events import Add, Json, VariantRecord
 from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import definition_files
 from hfta_nb.study.arguments import check_schedules
-from hfta_nb.study.state import Added as Added
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import Added as Added
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Trainer
 from hfta_nb.train.plan import Builder, Group, make_plan, whole
 

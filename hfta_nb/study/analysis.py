@@ -10,7 +10,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.errors.border import TEXT, TEXTS, takes
 from hfta_nb.study import costs, result_tables, steering
 from hfta_nb.study.arguments import way_of
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 if TYPE_CHECKING:
     import pandas

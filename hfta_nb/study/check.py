@@ -23,7 +23,7 @@ from hfta_nb.search.grid import Grid, Variant
 from hfta_nb.study import adding, noting
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.planning import settings_of
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.study.users_loop import Curves, UsersLoop
 from hfta_nb.train import Settings
 from hfta_nb.train.plan import Group

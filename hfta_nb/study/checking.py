@@ -13,7 +13,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.study import result_tables, running
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.planning import settings_of
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.dry_run import tried
 
 if TYPE_CHECKING:

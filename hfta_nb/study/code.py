@@ -5,7 +5,7 @@ from __future__ import annotations
 from hfta_nb import data as datasets
 from hfta_nb.study import search_code, searching
 from hfta_nb.study.definition_files import given_options
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 
 def built_in_names() -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.plan import Builder
 
 

@@ -29,7 +29,7 @@ from hfta_nb.search import PBT, Halving, Mirror
 from hfta_nb.search.grid import Grid
 from hfta_nb.study import adding, arguments, definition_files, keeping, planning, populations, searching, simulating
 from hfta_nb.study.given_data import kept
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.workers.crews import Crew
 from hfta_nb.workers.fleet import Profile, Simulation

@@ -17,7 +17,7 @@ from hfta_nb.models.study_config import ALWAYS, ARGUMENTS, CHANGED
 from hfta_nb.records.store import Store, is_full
 from hfta_nb.study import arguments
 from hfta_nb.study.reading import DATA
-from hfta_nb.study.state import Added, StudyState
+from hfta_nb.study.study_state import Added, StudyState
 
 
 def describe(study: StudyState) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb.errors import StoreError, StudyError
 from hfta_nb.errors.plain_text import cell, encodes
 from hfta_nb.study import result_tables
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 if TYPE_CHECKING:
     import pandas

@@ -15,7 +15,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.records.history import History
 from hfta_nb.records.pace import Pace
 from hfta_nb.search.grid import show
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 Listener = Callable[[Event], Any]
 

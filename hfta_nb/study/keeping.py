@@ -7,7 +7,7 @@ from typing import Any
 
 from hfta_nb import search
 from hfta_nb.errors import StudyError
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 BEST, LAST, RUNGS = "best", "last", "rungs"
 KINDS = (BEST, LAST, RUNGS)

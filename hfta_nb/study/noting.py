@@ -17,7 +17,7 @@ from hfta_nb.engine.array.access import kept_times
 from hfta_nb.errors import ChoicesWarning
 from hfta_nb.records import telemetry
 from hfta_nb.study import adding
-from hfta_nb.study.state import Added, StudyState
+from hfta_nb.study.study_state import Added, StudyState
 
 PACKAGE = __name__.partition(".")[0]
 _CHOICES, _KERNELS = "choices", "kernels"

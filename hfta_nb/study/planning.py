@@ -14,7 +14,7 @@ from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
 from hfta_nb.study import keeping
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
 from hfta_nb.train.memory import shown

@@ -6,7 +6,7 @@ from typing import Any
 
 from hfta_nb.errors import StudyError
 from hfta_nb.search import PBT, Halving, Rounds, heard_population
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.step import editing
 
 

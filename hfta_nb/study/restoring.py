@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hfta_nb.study import adding, keeping, populations, searching
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 S = TypeVar("S", bound=StudyState)
 

@@ -17,7 +17,7 @@ from hfta_nb.figures.html import pairs
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.search.grid import Variant, show
 from hfta_nb.study import code, keeping
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import weights_at
 from hfta_nb.train.step import unpacked_states

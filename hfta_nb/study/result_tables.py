@@ -13,7 +13,7 @@ from hfta_nb.search.grid import show
 from hfta_nb.study import searching
 from hfta_nb.study.adding import axes
 from hfta_nb.study.result import Result
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 if TYPE_CHECKING:
     import pandas

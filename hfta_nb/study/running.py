@@ -22,7 +22,7 @@ from hfta_nb.records.store import is_full
 from hfta_nb.study import adding, definition_files, loop, noting, searching, steering
 from hfta_nb.study.arguments import positive
 from hfta_nb.study.planning import settings_of
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Trainer
 from hfta_nb.train.settings import WeightsOf
 from hfta_nb.workers.crews import Crew, Executor, reached

@@ -9,7 +9,7 @@ from typing import Any
 
 from hfta_nb.records import events as ev
 from hfta_nb.study import definition_files, searching
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 
 _FREE = ("epochs", "name", "device", "trials", "timeout")
 """What may be otherwise: epochs and trials may be added, a time limit is of one run, a device is where it runs, and a

@@ -15,7 +15,7 @@ from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, ext
 from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import adding, costs
 from hfta_nb.study.arguments import time_limit
-from hfta_nb.study.state import Added, StudyState
+from hfta_nb.study.study_state import Added, StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.train.todo import Joining
 

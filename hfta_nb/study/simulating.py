@@ -7,7 +7,7 @@ import math
 from hfta_nb.data import Data
 from hfta_nb.errors import StudyError
 from hfta_nb.study.planning import array_name
-from hfta_nb.study.state import StudyState
+from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.workers.fleet import Profile, Simulation, simulate
 from hfta_nb.workers.fleet.rates import assumed

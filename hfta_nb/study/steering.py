@@ -14,7 +14,7 @@ from hfta_nb.records.events import Clone, Extend, Request, Set
 from hfta_nb.records.history import History
 from hfta_nb.search.grid import show
 from hfta_nb.study import adding, definition_files
-from hfta_nb.study.state import Added, StudyState
+from hfta_nb.study.study_state import Added, StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.train.plan.building import Builder
 from hfta_nb.train.status import anew

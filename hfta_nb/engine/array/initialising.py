@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.array import surgery, tensor_storage
-from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.generators import current_state, set_state, streams_apart
 from hfta_nb.engine.members.process_streams import one_thread, set_stream_states, stream_states
 from hfta_nb.errors import FusionError

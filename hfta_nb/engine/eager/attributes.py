@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.eager.joined_values import copies_of, joined_rows, with_tensors
 from hfta_nb.engine.eager.module_references import note_references, rebound
 from hfta_nb.engine.eager.mutable_values import (
@@ -27,6 +26,7 @@ from hfta_nb.engine.eager.mutable_values import (
 )
 from hfta_nb.engine.eager.new_parameters import no_new_parameters
 from hfta_nb.engine.eager.shared_memory import overlapping, parts, view_error
+from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.rules.rule_mode import Context, Disagreement

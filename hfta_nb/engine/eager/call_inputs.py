@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.comparison import same_bits
 from hfta_nb.engine.eager.given_objects import GivenObjects, with_copies
+from hfta_nb.engine.equality import same_bits
 from hfta_nb.engine.members.per_member import PerMember
 from hfta_nb.engine.members.tree import Rebuild, flatten, unflatten
 from hfta_nb.errors import FusionError

@@ -17,7 +17,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hfta_nb.engine.comparison import same_value
 from hfta_nb.engine.eager.attributes import MISSING
 from hfta_nb.engine.eager.fingerprint import fingerprint
 from hfta_nb.engine.eager.function_values import FunctionValues, Version, is_replaced, memo_of, position, put_back, same
@@ -27,6 +26,7 @@ from hfta_nb.engine.eager.mutable_values import copy_value, is_mutable
 from hfta_nb.engine.eager.reach import Reach
 from hfta_nb.engine.eager.shared_memory import Key, Watched, overlapping, parts, view_error
 from hfta_nb.engine.eager.shown_attributes import divided, together
+from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.tree import flatten
 from hfta_nb.engine.rules.rule_mode import Context, Disagreement
@@ -69,8 +69,6 @@ class FunctionStates:
         self._shown: dict[Place, tuple[Any, list[Any]]] = {}
         self._seen: dict[Place, Any] = {}
         self._views: set[Key] = set()  # that calls have made, and whose members' copies are apart
-
-    # Calls.
 
     @contextmanager
     def used(self, functions: tuple[Any, ...], model: nn.Module | None = None) -> Iterator[None]:

@@ -15,11 +15,11 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from hfta_nb.engine.comparison import STREAMS, same_value
 from hfta_nb.engine.eager.attributes import EMPTY, Attributes
 from hfta_nb.engine.eager.holders import Owners, of_library
 from hfta_nb.engine.eager.joined_values import copies_of
 from hfta_nb.engine.eager.mutable_values import restore_value
+from hfta_nb.engine.equality import STREAMS, same_value
 from hfta_nb.engine.members.held_values import walk
 
 _KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray, array)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from hfta_nb.engine.comparison import STREAMS, same_value
 from hfta_nb.engine.eager.holders import of_library
 from hfta_nb.engine.eager.joined_values import copy_of
 from hfta_nb.engine.eager.mutable_values import (
@@ -23,6 +22,7 @@ from hfta_nb.engine.eager.mutable_values import (
     overwrite,
     restore_value,
 )
+from hfta_nb.engine.equality import STREAMS, same_value
 from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.tree import flatten
 

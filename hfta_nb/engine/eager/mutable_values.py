@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._C import _functorch as functorch
 from torch.utils.hooks import RemovableHandle
 
-from hfta_nb.engine.comparison import is_plain, same_value
+from hfta_nb.engine.equality import is_plain, same_value
 from hfta_nb.engine.members.held_values import walk
 
 _MAX_DEPTH = 8

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.comparison import same_entries
 from hfta_nb.engine.eager.engine import Block, Engine
 from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.ownership import Follower
 from hfta_nb.engine.eager.padding import Padding
+from hfta_nb.engine.equality import same_entries
 from hfta_nb.engine.members.arena import Arena
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.identity import MetFunctions

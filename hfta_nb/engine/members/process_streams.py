@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hfta_nb.engine.comparison import same_value
+from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.own_draws import for_another_thread
 
 StreamStates = tuple[Any, Any]
