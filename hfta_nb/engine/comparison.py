@@ -33,6 +33,10 @@ _ROUNDINGS = 64.0
 """What should be zero may be this many roundings of the largest value of its kind, which is the first word of its name:
 such values come about together."""
 
+_NOISE = 64 * 2.0**-52
+"""Values smaller than this, relative to the largest of their kind, are what rounding in float64 leaves of zero, such as
+the gradient of a norm over one feature."""
+
 _MAX_DEPTH = 8
 _COMPARED = (int, float, complex, str, bytes, bool, type(None), np.ndarray, torch.Generator)
 
@@ -151,7 +155,7 @@ def compare(
         elif one.finite or not diverging:
             relative, most = tolerance(leaf.expected), largest[leaf.kind]
             last, allowed = _ROUNDINGS * torch.finfo(leaf.expected.dtype).eps * most, least(leaf.kind) * most
-            excess = one.beyond([max(relative * size or last, allowed) for size in one.size])
+            excess = one.beyond([max(relative * size or last, allowed, _NOISE * most) for size in one.size])
             if any(excess.off):
                 off.append(_Off(leaf, excess, relative * most if near else inf))
     if again is not None and any(o.measured is None or o.measured.least <= o.limit for o in off):

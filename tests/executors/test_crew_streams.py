@@ -30,14 +30,15 @@ TWO = Processes(2, threads=1, terms=Terms(checkpoint_every_s=0.0))
 
 
 class Counted(Noisy):
-    """Counts samples that are read by this process and those that it forks."""
+    """Counts samples that are read by this process and those that it forks, in a table that is too large to be put
+    back."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.read = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self.read = torch.zeros(2**18, dtype=torch.int64).share_memory_()
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
-        self.read += 1
+        self.read[0] += 1
         return super().__getitem__(i)
 
 
@@ -72,7 +73,7 @@ def test_processes_read_one_stream(tmp_path: Path, alone: hfta.Study) -> None:
     made = two(counted, tmp_path)
     counted.read.zero_()
     events = list(made.run(executor=TWO))
-    assert counted.read.item() == 3 * len(counted)
+    assert counted.read[0].item() == 3 * len(counted)
     assert len(starts(events)) == 2
     assert all(text.endswith(", on a shared stream") for text in starts(events))
     assert_same(made, alone)
@@ -84,7 +85,7 @@ def test_processes_that_are_not_to_share_read_their_own(tmp_path: Path, alone: h
     made = two(counted, tmp_path, share_stream=False)
     counted.read.zero_()
     events = list(made.run(executor=TWO))
-    assert counted.read.item() == 0  # each worker has a copy
+    assert counted.read[0].item() == 0  # each worker has a copy
     assert not any("stream" in text for text in starts(events))
     assert_same(made, alone)
 
