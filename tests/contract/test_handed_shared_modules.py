@@ -200,6 +200,17 @@ def test_what_a_study_s_build_function_keeps_is_told(
         torch.testing.assert_close(dict(mine), dict(theirs), rtol=1e-10, atol=1e-10)
 
 
+def test_statistics_that_a_serial_study_s_members_share_are_told(tmp_path: Path) -> None:
+    shared = trunk(norm=True).requires_grad_(False)
+
+    def build(width: int = 5) -> nn.Module:
+        return nn.Sequential(shared, head(width))
+
+    with pytest.warns(ArrayWarning, match=r"share `0\.1\.running_mean`, which the model changes.*eval\(\)"):
+        hfta.Study(build, {"seed": [0, 1]}, (X, Y, X, Y), epochs=1, loss=F.mse_loss, device="cpu", dtype="float64",
+                   batch_size=12, monitor="val_loss", directory=tmp_path, serial=True).fit(progress=False)  # fmt: skip
+
+
 def test_changes_are_told_after_a_trial() -> None:
     """What is tried before the first call, as with an optimizer, warns of nothing, and takes no warning away."""
     array = hfta.fuse(over(trunk(norm=True).requires_grad_(False)))

@@ -29,7 +29,7 @@ from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.model_hooks import writing_classes
 from hfta_nb.engine.eager.ownership import owner_of
 from hfta_nb.engine.eager.returned_numbers import is_number, tensor_of_number
-from hfta_nb.engine.eager.shared_modules import tell_of_copies
+from hfta_nb.engine.eager.shared_modules import tell_of_changing, tell_of_copies
 from hfta_nb.engine.eager.telling import tell
 from hfta_nb.engine.kernels.strategy import timing_cache, variant_trials
 from hfta_nb.engine.members.copying import copied_module
@@ -87,6 +87,7 @@ __all__ = [
     "take_losses",
     "take_member",
     "tell",
+    "tell_of_changing",
     "tell_of_copies",
     "tensor_map",
     "tensor_of_number",

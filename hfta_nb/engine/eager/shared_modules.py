@@ -59,6 +59,14 @@ def tell_of_copies(shared: str) -> None:
     tell(f"{shared}: each gets a copy of its own, which it trains alone. {_MEANINGS}")
 
 
+def tell_of_changing(name: str) -> None:
+    """Warn that a call changes what members share."""
+    tell(
+        f"members share `{name}`, which the model changes when it is called: each changes a copy of its own, as often "
+        f"as it is called alone. {_MEANINGS} and must not be changed by a call (eval() for batch norm)"
+    )
+
+
 def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
     """Warn, once, if a call has changed what members shared and do not train."""
     if not state.shared:
@@ -67,11 +75,7 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
     changed = [*before.changed(state.shared), *sorted(state.shared & set_by_calls)]
     if changed:
         state.shared = frozenset()
-        text = (
-            f"members share `{changed[0]}`, which the model changes when it is called: each changes a copy of its own, "
-            f"as often as it is called alone. {_MEANINGS} and must not be changed by a call (eval() for batch norm)"
-        )
-        tell(text)
+        tell_of_changing(changed[0])
 
 
 def views_in(module: nn.Module) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -17,7 +18,7 @@ from hfta_nb.data import AnyData
 from hfta_nb.data.reading_state import Held
 from hfta_nb.data.values_in_places import same
 from hfta_nb.engine.array import has_lazy, take_shapes
-from hfta_nb.engine.array.access import plain_copy, tell, tell_of_copies
+from hfta_nb.engine.array.access import plain_copy, tell, tell_of_changing, tell_of_copies
 from hfta_nb.errors import FamilyError, HftaError, out_of_memory
 from hfta_nb.models.phases import split
 from hfta_nb.models.recipes import Family
@@ -159,6 +160,14 @@ class Builder:
                 self._told = True
                 path = (paths or names)[0]
                 tell_of_copies(f"members share `{path}`" if path else "members are one module")
+            statistics = [
+                f"{path}.running_mean".lstrip(".")
+                for path, inner in module.named_modules()
+                if inner in self._modules and isinstance(inner, _NormBase) and inner.running_mean is not None
+            ]
+            if statistics and not names:  # what is trained is told with all that is around it
+                self._told = True
+                tell_of_changing(statistics[0])
         self._modules.update(module.modules())
         self._parameters.update(dict.fromkeys(module.parameters()))
 
