@@ -6,6 +6,7 @@ from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
 from hfta_nb.data.labels import ignoring
+from hfta_nb.data.long_pass import LONG_PASS, warn_of_long_pass
 from hfta_nb.data.once import Once, versions
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
@@ -20,6 +21,7 @@ from hfta_nb.data.transfer import DeviceTransfer, InFlight
 from hfta_nb.data.workers import Workers
 
 __all__ = [
+    "LONG_PASS",
     "SPLIT_SEED",
     "Ahead",
     "AnyData",
@@ -67,4 +69,5 @@ __all__ = [
     "tree_map",
     "unpacked",
     "versions",
+    "warn_of_long_pass",
 ]

@@ -20,7 +20,7 @@ from hfta_nb.data.judging import is_map_style
 from hfta_nb.data.tensors import split_rows
 from hfta_nb.train import Settings
 from hfta_nb.train.batches import EVALUATION_BATCH, AsRead, Batches
-from hfta_nb.train.group_sources import batches_of
+from hfta_nb.train.consecutive import batches_of
 
 Pair = tuple[Any, Any]
 """Inputs and targets of a batch."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data import (
+    LONG_PASS,
     Ahead,
     Data,
     DeviceTransfer,
@@ -25,10 +26,10 @@ from hfta_nb.data import (
     orders,
     take,
     tree_map,
+    warn_of_long_pass,
 )
 from hfta_nb.engine.array import per_member
 from hfta_nb.errors import DataError
-from hfta_nb.train.long_pass import LONG_PASS, warn_of_long_pass
 
 Item = TypeVar("Item")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hfta_nb.data import Reading, Samples, Stream, packed, shown, unpacked
+from hfta_nb.data import Data, Reading, Samples, Stream, is_resident, packed, shown, unpacked
 from hfta_nb.errors import DataError, DataWarning
-from hfta_nb.train.batches import Batch, Streamed
+from hfta_nb.train.batches import Batch, Batches, Hosted, Resident, Streamed
 
 
 class Consecutive(Streamed):
@@ -129,3 +129,10 @@ class Consecutive(Streamed):
         """On the device; nothing is read before the step that needs it, for a validation may come first."""
         for sent in self._transfer.sent(batches):
             yield sent.taken()
+
+
+def batches_of(data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> Batches:
+    """The mini-batches of any data, as it asks for them; see `Batches`."""
+    if isinstance(data, Stream):
+        return (Consecutive if data.held.varies else Streamed)(data, batch_size, device, dtype)
+    return (Resident if is_resident(data, device, dtype) else Hosted)(data, batch_size, device, dtype)

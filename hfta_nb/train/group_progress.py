@@ -16,7 +16,7 @@ from hfta_nb.models.metrics import Metric
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train.batches import Batch, Batches
-from hfta_nb.train.group_sources import batches_of
+from hfta_nb.train.consecutive import batches_of
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.memory import Meter, release
 from hfta_nb.train.plan import Group

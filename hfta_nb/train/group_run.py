@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from hfta_nb.data import LONG_PASS, warn_of_long_pass
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint, extending, failures, population, requests, slots
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.long_pass import LONG_PASS, long_pass
 from hfta_nb.train.memory import Meter, can_record, free_bytes
 from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
@@ -117,7 +117,9 @@ class GroupRun(Progress):
             if self.trainer.save_due and self.members.ids:
                 yield from self.save()
             if self.batch == LONG_PASS and unknown:
-                yield long_pass(self.group.index, self.data.name, self.pass_)
+                where, remedy = f"{self.data.name}, pass {self.pass_ + 1}", "stop, and give the study steps_per_epoch"
+                told = warn_of_long_pass(where, remedy)
+                yield ev.PhaseChanged(time.time(), self.group.index, "training", told)
             if self.shelf is not None:
                 yield TURN
         if self.batch >= LONG_PASS and unknown:  # it has an end

@@ -10,8 +10,7 @@ import torch
 
 from hfta_nb.data import Once, Samples, Stream, preprocessed, tree_map, versions
 from hfta_nb.data.augment import Augmenting
-from hfta_nb.train.batches import AsRead, Batch, Batches
-from hfta_nb.train.group_sources import batches_of
+from hfta_nb.train.batches import AsRead, Batch, Batches, Streamed
 
 WINDOW = 4
 """The most batches that are kept for arrays that are behind. An array further behind reads the stream again."""
@@ -95,7 +94,7 @@ class Shelf:
     order and their random numbers are those of a stream of one's own.
 
     Args:
-        data: the stream.
+        data: the stream; what is read from it does not depend on what was read before.
         batch_size: N.
         device, dtype: of the members.
         seed: of the order of the data.
@@ -108,7 +107,7 @@ class Shelf:
 
     def __init__(self, data: Stream, batch_size: int, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         stream, self.workers = preprocessed(data)
-        self._source = batches_of(stream, batch_size, device, dtype)
+        self._source = Streamed(stream, batch_size, device, dtype)
         self._source.prepare = AsRead()
         self.about = data, batch_size, device, dtype
         self.once = Once()

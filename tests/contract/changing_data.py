@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Subset
 
 from hfta_nb.data import order
 from hfta_nb.train.batches import Batches
-from hfta_nb.train.group_sources import batches_of
+from hfta_nb.train.consecutive import batches_of
 from tests.contract.handed_over import numbers
 
 N, SIZE, SEED = 24, 8, 5

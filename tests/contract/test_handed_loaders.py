@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSa
 
 from hfta_nb import data
 from hfta_nb.errors import DataError, DataWarning
-from hfta_nb.train.group_sources import batches_of
+from hfta_nb.train.consecutive import batches_of
 from tests.contract.changing_data import SEED, SIZE, Base, N, Randomizable, Slotted, X, Y, assert_equal, reader, taken
 
 

@@ -18,7 +18,7 @@ from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.errors import DataError, StoreError
 from hfta_nb.train.batches import Batches
-from hfta_nb.train.group_sources import batches_of
+from hfta_nb.train.consecutive import batches_of
 
 
 def numbers(count: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,7 +21,7 @@ from hfta_nb.data import Ahead, Data, DeviceTransfer, gathered, is_resident, pla
 from hfta_nb.errors import DataError
 from hfta_nb.train import batches
 from hfta_nb.train.batches import Batch, Batches, Hosted, Resident
-from hfta_nb.train.group_sources import batches_of
+from hfta_nb.train.consecutive import batches_of
 
 CPU = torch.device("cpu")
 

@@ -150,7 +150,7 @@ def test_a_long_pass_of_unknown_length_is_told(
     last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hfta_nb.train.group_run.LONG_PASS", 5)
-    monkeypatch.setattr("hfta_nb.train.long_pass.LONG_PASS", 5)
+    monkeypatch.setattr("hfta_nb.data.long_pass.LONG_PASS", 5)
 
     def counted(epoch: int) -> Iterator[Any]:
         for number in range(100):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 
 from hfta_nb.errors import DataWarning
-from hfta_nb.records.events import PhaseChanged
 
 LONG_PASS = 10_000
 """Batches after which a pass of unknown length that still goes on is told of."""
@@ -25,15 +23,3 @@ def warn_of_long_pass(where: str, remedy: str) -> str:
     told = f"{where}: {LONG_PASS:,} batches, and more to come; if it has no end, {remedy}"
     warnings.warn(told, DataWarning, stacklevel=2)
     return told
-
-
-def long_pass(group: int, data: str, number: int) -> PhaseChanged:
-    """A pass through the training samples is long: told to who reads events, and to who does not.
-
-    Args:
-        group: the array that trains.
-        data: the name of its data.
-        number: of the pass, from 0.
-    """
-    remedy = "stop, and give the study steps_per_epoch"
-    return PhaseChanged(time.time(), group, "training", warn_of_long_pass(f"{data}, pass {number + 1}", remedy))
