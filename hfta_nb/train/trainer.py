@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Generator, Iterator
 
-from hfta_nb.errors import MemberError, out_of_memory
+from hfta_nb.data import Stream
+from hfta_nb.errors import DataError, MemberError, StoreError, out_of_memory
 from hfta_nb.models.recipes.preserve_rng import apart as set_apart
-from hfta_nb.records.events import Event, PlanMade, Stop
+from hfta_nb.records.events import FAILED, WAITING, Event, MemberChanged, PlanMade, Stop
 from hfta_nb.train import failures, requests
-from hfta_nb.train.capacity import fit
-from hfta_nb.train.group_run import GroupRun
+from hfta_nb.train.capacity import EASY, fit
+from hfta_nb.train.group_run import TURN, GroupRun, position_of
 from hfta_nb.train.joining import gathered
+from hfta_nb.train.memory import free_bytes
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.shared_batches import Shelf
 from hfta_nb.train.split_on_oom import split
 from hfta_nb.train.todo import Todo
-from hfta_nb.train.turns import Turns, mates
 
 
 class Trainer(Schedule):
@@ -48,7 +51,7 @@ class Trainer(Schedule):
                 self.waiting.extendleft(map(Todo, reversed(found)))
                 self.clock.skip()
                 continue
-            others = yield from mates(self, todo, self._fitted)
+            others = yield from mates(self, todo)
             yield from Turns(self, [todo, *others]).events() if others else self._train(todo)
             if self.stopped:
                 return
@@ -116,3 +119,181 @@ class Trainer(Schedule):
         if self.records() != before:
             yield PlanMade(time.time(), self.records())
         return found
+
+
+# Arrays that take turns: they do not fuse, and each batch is read once for all of them.
+
+
+def mates(trainer: Trainer, first: Todo) -> Generator[Event, None, list[Todo]]:
+    """Take those out of the waiting arrays that can take turns with the one that is next.
+
+    They read the same batches in the same order, are equally far, and fit into the device's memory together.
+
+    Args:
+        trainer: of the arrays.
+        first: the array that is next, fitted.
+    """
+    if not _shares(trainer, first):
+        return []
+    room = free_bytes(trainer.settings.device) - _bytes(first.group)
+    found: list[Todo] = []
+    passed: deque[Todo] = deque()
+    while trainer.waiting:
+        other = trainer.waiting.popleft()
+        if not (_shares(trainer, other) and _together(trainer, first, other) and room > 0):
+            passed.append(other)
+        elif not (other.begun or other.group.fitted):
+            parts = yield from trainer._fitted(other.group)
+            trainer.waiting.extendleft(map(Todo, reversed(parts)))
+        elif _bytes(other.group) > room:
+            passed.append(other)
+        else:
+            room -= _bytes(other.group)
+            found.append(trainer.opened(other))
+    trainer.waiting.extend(passed)
+    return found
+
+
+def _shares(trainer: Schedule, todo: Todo) -> bool:
+    settings, group = trainer.settings, todo.group
+    data = trainer.data
+    usable = settings.share_stream and isinstance(data, Stream) and not data.held.varies
+    return usable and not group.serial and group.index not in trainer.alone and len(_seeds(trainer, group)) == 1
+
+
+def _seeds(trainer: Schedule, group: Group) -> set[int]:
+    seeds = (row["data_seed"] for row in group.rows)
+    return {trainer.settings.seed if seed is None else int(seed) for seed in seeds}
+
+
+def _together(trainer: Schedule, a: Todo, b: Todo) -> bool:
+    """Whether two arrays read the same batches, and are at the same one, or at its neighbour (an interrupted run)."""
+    same = a.group.rows[0]["batch_size"] == b.group.rows[0]["batch_size"]
+    if not same or _seeds(trainer, a.group) != _seeds(trainer, b.group):
+        return False
+    if b.end is not None:
+        return position_of(a.run) == (b.end.epochs, 0, 0)
+    steps = [0 if todo.run is None else int(todo.run["steps"]) for todo in (a, b)]
+    return abs(steps[0] - steps[1]) <= 1
+
+
+def _bytes(group: Group) -> int:
+    """The memory that an array takes; an estimate counts as often as where a single array is not measured for it."""
+    known = group.fixed_bytes + len(group.variants) * group.memory_bytes
+    return known if group.measured else EASY * known
+
+
+class _Seat:
+    """An array that takes turns, and the rest of its work."""
+
+    def __init__(self, trainer: Schedule, todo: Todo, shelf: Shelf) -> None:
+        self.todo = todo
+        self.run = GroupRun(trainer, todo.group, todo.run, shelf)
+        self.events = set_apart(self.run.events(), trainer.settings.repeats)
+
+
+class Turns:
+    """Trains several arrays at the same time; iterate `events`.
+
+    The array that is furthest behind has its turn: one batch. Where one raises or does not fit beside the others, it
+    leaves alone, and trains when the others are done; they don't notice.
+
+    Args:
+        trainer: of the arrays.
+        todos: the arrays and how far they are.
+    """
+
+    def __init__(self, trainer: Schedule, todos: list[Todo]) -> None:
+        s, first = trainer.settings, todos[0].group
+        assert isinstance(trainer.data, Stream)  # see `mates`
+        (seed,) = _seeds(trainer, first)
+        self.trainer = trainer
+        self.shelf = Shelf(trainer.data, int(first.rows[0]["batch_size"]), s.device, s.dtype, seed)
+        self.shelf.evaluated = s.validation_batch_size
+        self.seats = [_Seat(trainer, todo, self.shelf) for todo in todos]
+        self._ended: tuple[Group, tuple[int, float, int]] | None = None  # the latest that is done, not in a checkpoint
+
+    def events(self) -> Iterator[Event]:
+        """The work of all arrays."""
+        trainer = self.trainer
+        try:
+            while self.seats:
+                seat = min(self.seats, key=lambda seat: seat.run.position)
+                if self._ended is not None and seat.run.position >= self._ended[1]:
+                    yield from self._keep()
+                trainer.training = [seat.run for seat in self.seats]
+                yield from self._turn(seat)
+                if trainer.stopped:
+                    return
+            trainer.training = []
+            yield from self._keep()
+        finally:
+            trainer.training = []
+            for seat in self.seats:
+                seat.events.close()
+            self.shelf.close()
+
+    def _turn(self, seat: _Seat) -> Iterator[Event]:
+        try:
+            for event in seat.events:
+                if event is TURN:
+                    return
+                yield event
+        except Exception as error:
+            last = len(self.seats) == 1
+            if isinstance(error, DataError | StoreError) or (last and not out_of_memory(error)):
+                raise  # the others would meet it as well; or there are none
+            self._remove(seat)
+            failed = self._failed(seat, error)
+        else:
+            position = seat.run.position
+            if not self.trainer.stopped:
+                self._remove(seat)
+                self._ended = seat.run.group, position
+            return
+        # Here the error is gone, and the tensors of its frames with it.
+        yield from failed
+
+    def _remove(self, seat: _Seat) -> None:
+        self.seats.remove(seat)
+        self.trainer.training = [seat.run for seat in self.seats]
+
+    def _failed(self, seat: _Seat, error: Exception) -> Iterator[Event]:
+        """What becomes of an array that raised, of which nothing is left here but its words."""
+        run, trainer = seat.run, self.trainer
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        fresh = run.stage == "building"
+        failure = failures.unbuilt(trainer, run.group, error) if fresh and seat.todo.run is None else None
+        if failure is not None:
+            return failures.build_without(trainer, run.group, failure)
+        if not (run.whole or fresh):
+            noted = failures.noted(trainer, run.members.ids[0], error)
+            return self._lost(run, noted)
+        return self._alone(run, f"{type(error).__name__}: {reason}")
+
+    def _alone(self, run: GroupRun, reason: str) -> Iterator[Event]:
+        """The array goes on from where it is when the others are done."""
+        trainer, group = self.trainer, run.group
+        ids, state, unsaved = run.to_host()
+        trainer.unsaved |= unsaved
+        trainer.alone.add(group.index)
+        trainer.waiting.appendleft(Todo(group, state))
+        for variant in ids:
+            yield MemberChanged(time.time(), variant, WAITING, f"for the arrays beside array {group.index}: {reason}")
+        yield from trainer.save_after(group, {}, 0 if state is None else int(state["epoch"]))
+
+    def _lost(self, run: GroupRun, failure: failures.Failure) -> Iterator[Event]:
+        """The array can't go on: its optimizers had stepped, but not all of the step was done."""
+        ids, why = list(run.members.ids), failure.reason
+        self.trainer.unsaved |= run.members.unsaved()
+        for variant in ids:
+            yield MemberChanged(time.time(), variant, FAILED, why, failure.detail)
+        self._ended = run.group, run.position
+        run.forget()
+
+    def _keep(self) -> Iterator[Event]:
+        """A checkpoint without the arrays that are done; those that end with the same batch are in one."""
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            group, (epoch, *_) = ended
+            yield from self.trainer.save_after(group, {}, epoch)

@@ -263,7 +263,7 @@ def test_only_arrays_that_fit_together_take_turns(
     alone: Alone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = study(STREAMS["dataset"](), tmp_path / "run")
-    from hfta_nb.train import turns as module
+    from hfta_nb.train import trainer as module
 
     sizes = {g.index: module._bytes(g) for g in made.plan_groups}
     monkeypatch.setattr(module, "free_bytes", lambda device: sizes[0] + sizes[2])
