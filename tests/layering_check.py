@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,20 @@ def _used_of(module: str, tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module:
             found.add(node.attr)
     return found
+
+
+def floors(root: Path, room: str) -> int:
+    """The longest chain of imports between the files of a room, without those of the folders in it."""
+    prefix = f"{PACKAGE}.{room}."
+    below: dict[str, set[str]] = {}
+    for path in (root / room).glob("*.py"):
+        found = list(_imports(tree_of(path), path.relative_to(root)))
+        names = {prefix + name for one in found if one.module + "." == prefix for name in one.names}
+        below[prefix + path.stem] = {one.module for one in found} | names
+    height: dict[str, int] = {}
+    for file in graphlib.TopologicalSorter(below).static_order():
+        height[file] = 1 + max((height[other] for other in below[file]), default=0) if file in below else 0
+    return max(height.values())
 
 
 def _within(module: str, package: str) -> bool:

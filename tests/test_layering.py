@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.layering import FACE, TABLE
-from tests.layering_check import violations
+from tests.layering_check import floors, violations
 
 ROOT = Path(__file__).resolve().parent.parent / "hfta_nb"
 
@@ -22,6 +22,20 @@ def test_the_table_is_read_from_files_that_exist() -> None:
     assert {part.partition(".")[0] for part in TABLE} - {FACE} == rooms - {"__init__"}
     parts = [ROOT.joinpath(*part.split(".")) for part in TABLE if part != FACE]
     assert all(part.is_dir() or part.with_suffix(".py").is_file() for part in parts)
+
+
+def test_training_is_eight_floors_high() -> None:
+    """A newcomer has to read what lies below a file to understand it."""
+    assert floors(ROOT, "train") <= 8
+
+
+def test_floors_are_counted_along_the_longest_chain(tmp_path: Path) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    lines = {"a": "", "b": "from hfta_nb.room.a import f", "c": "from hfta_nb.room import a, b", "d": "import torch"}
+    for name, line in lines.items():
+        (room / f"{name}.py").write_text(line, encoding="utf-8")
+    assert floors(tmp_path, "room") == 3
 
 
 def test_rooms_have_no_circles() -> None:

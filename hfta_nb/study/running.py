@@ -24,7 +24,7 @@ from hfta_nb.study.arguments import positive
 from hfta_nb.study.planning import settings_of
 from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Trainer
-from hfta_nb.train.settings import WeightsOf
+from hfta_nb.train.todo import WeightsOf
 from hfta_nb.workers.crews import Crew, Executor, reached
 from hfta_nb.workers.distributed.leader import spread
 

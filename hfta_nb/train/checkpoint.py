@@ -5,18 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.members import MemberRecord, Members, begun
+from hfta_nb.train.members import begun
 from hfta_nb.train.plan import Group
-from hfta_nb.train.settings import End
 from hfta_nb.train.step import ArrayStep, editing, states
 from hfta_nb.train.step.accumulation import updates
 from hfta_nb.train.step.choices import by_step, lr_scheduler_of
+from hfta_nb.train.todo import End
 
 
 def build(run: Progress) -> None:
@@ -29,14 +28,7 @@ def build(run: Progress) -> None:
         step.plan(s.compiling, float(s.epochs * (run.length or 0)))
     if run.trainer.prepare is not None:
         step = run.trainer.prepare(step)
-        run.whole = getattr(step, "whole", True)  # a step of several devices can't be undone
-    run.go_on(step, range(len(step)), group.ids)
-    unpads = [run.step.unpad(i) for i in range(len(run.step))]
-    every = s.validate_every == 1
-    run.members = Members(run.group, s.monitor, s.maximize, s.patience, unpads, every, s.min_delta)
-    run.metrics = s.family.metrics_for(s.data)
-    _, run.validated = s.family.scores_for(s.data)
-    run.scores = run.new_scores()
+    run.begin(step, group.ids)
     if run.resume is None:
         put_values(run)
     else:
@@ -63,15 +55,7 @@ def _load(run: Progress, state: Mapping[str, Any]) -> None:
     there = _with_rows(run, state)
     run.choose([there.ids.index(variant) for variant in held], state.get("rows", range(len(held))), held)
     run.step.load_state(_replanned(run, state, held))
-    run.members.load(state["members"], state["ids"])
-    known = zip(there.ids, there.rows, strict=True)
-    run.gone = {variant: MemberRecord(variant, row, 0) for variant, row in known if variant not in state["ids"]}
-    run.gone |= {member.id: member for member in run.members.all if member.id in run.gone}
-    run.epoch, run.batch, run.told = int(state["epoch"]), int(state["batch"]), int(state["told"])
-    run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])
-    run.ending, run.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
-    run.scores.load_state(state["scores"])
-    run.source.load_state(state.get("data"))
+    run.take_up(state, dict(zip(there.ids, there.rows, strict=True)))
     if "wide" in state and run.settings.deterministic:
         _widen(run, state["ids"], **state["wide"])
     put_values(run, int(state.get("epochs", run.settings.epochs)))
@@ -79,15 +63,8 @@ def _load(run: Progress, state: Mapping[str, Any]) -> None:
 
 def _with_rows(run: Progress, state: Mapping[str, Any]) -> Group:
     """The array with the variants that it has no more, and that rows of nobody in this state are built as."""
-    group = run.group
-    gone = dict.fromkeys(variant for variant in state.get("held", ()) if variant not in group.ids)
-    found = [run.trainer.find(variant) for variant in gone]
-    return replace(
-        group,
-        variants=(*group.variants, *(other.variants[place] for other, place in found)),
-        rows=(*group.rows, *(other.rows[place] for other, place in found)),
-        arguments=(*group.arguments, *(other.arguments[place] for other, place in found)),
-    )
+    gone = dict.fromkeys(variant for variant in state.get("held", ()) if variant not in run.group.ids)
+    return run.group.beside([run.trainer.find(variant) for variant in gone])
 
 
 def _widen(run: Progress, ids: Sequence[int], rows: Sequence[int], members: int, block_size: int) -> None:

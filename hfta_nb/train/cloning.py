@@ -1,4 +1,8 @@
-"""Clones: members that begin with the state of another one, in its array or in one of their own."""
+"""Clones: members that begin with the state of another one, in its array or in one of their own.
+
+They do not go through `rebuild`: a clone is one more row of the step in the midst of an epoch, whose scores and
+gradients so far are copied with it, where members that come between two passes begin with none.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +42,9 @@ def warm(run: Progress, request: Clone, planned: Group) -> Iterator[Event]:
         yield from alone(run.trainer, run, request, planned, run.state([request.variant]), why)
         return
     _join(run, source, request, planned)
-    run.trainer.replace(planned, [])
-    run.trainer.replace(run.group, [run.group])
     yield edited(request, planned, *reached(run.trainer, run, request.variant), "in the same array")
     yield ev.PlanMade(time.time(), run.trainer.records())
     yield ev.MemberChanged(time.time(), planned.ids[0], ev.RUNNING)
-    run.probe = None
 
 
 def apart(run: Progress, variant: int, planned: Group) -> str:
@@ -81,18 +82,7 @@ def _join(run: Progress, source: int, request: Clone, planned: Group) -> None:
         made.array.generators.keep(own, seeded_state(variant.seed, run.settings.device))
     if run.members.active[source].row != row:
         editing.set_values(made, own, row, run.trainer.span(planned, variant.id), tuple(request.changes))
-    row_ids = list(run.row_ids)
-    row_ids[own : own + 1] = [variant.id]
-    run.scores.select(places)
-    run.go_on(made, [*rows, own], row_ids)
-    run.members.clone(source, variant.id, row, made.unpad(own))
-    group = run.group
-    run.group = replace(
-        group,
-        variants=(*group.variants, variant),
-        rows=(*group.rows, row),
-        arguments=(*group.arguments, planned.arguments[0]),
-    )
+    run.take_clone(planned, source, made, places, own)
 
 
 def alone(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from hfta_nb.errors import StudyError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event, Extend
-from hfta_nb.train import rebuild
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.status import ENDED, TRAINING, WAITING, alive, reached, where
@@ -37,16 +35,16 @@ def extend(trainer: Schedule, run: Progress | None, request: Extend) -> Iterator
         raise StudyError("nothing takes it in", where="extend")
     epochs = trainer.settings.epochs + more
     trainer.owner.extend(epochs)
-    trainer.settings = replace(trainer.settings, epochs=epochs)
+    trains = [v for g in trainer.arrays for v in g.ids if where(trainer, run, v) != ENDED]
+    ended = trainer.extend(epochs)
     for one in requested.budgets:
         requested.budgets[one] += more
         requested.change(one, ())
-    if run is not None:
-        run.settings = trainer.settings
-        _replan(trainer, run, run.members.ids)
-    for variant in [v for g in trainer.arrays for v in g.ids if where(trainer, run, v) != ENDED]:
+    for beside in [] if run is None else run.together():
+        _replan(trainer, beside, beside.members.ids)
+    for variant in trains:
         yield _longer(trainer, run, variant)
-    for end in trainer.go_on():
+    for end in ended:
         for variant in end.members:
             if variant not in requested.deleted:
                 yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {epochs}")
@@ -68,13 +66,3 @@ def _replan(trainer: Schedule, run: Progress | None, variants: list[int]) -> Non
         editing.set_values(run.step, run.rows[at], run.members.active[at].row, span)
     if isinstance(run.step, ArrayStep):
         run.step.plan(run.settings.compiling, float(run.budget * (run.length or 0)))
-
-
-def longer(run: Progress) -> Iterator[Event]:
-    """Members that train longer than the others of their array go on in one of their own, next."""
-    trainer = run.trainer
-    more = [member.id for member in run.members.active if run.left(member) > 0]
-    if more:
-        reason = f"to train on to epoch {min(map(trainer.budget, more))}"
-        own, told = yield from rebuild.take_out(run, more, ev.WAITING, reason, "it trains longer")
-        trainer.put_first([own], [told])

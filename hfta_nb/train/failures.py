@@ -12,7 +12,6 @@ from typing import Any
 from hfta_nb.errors import DataError, HftaError, MemberError, StoreError, out_of_memory
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.train import rebuild
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
@@ -72,14 +71,13 @@ def of_nobody(run: Progress, error: Exception) -> bool:
         return False
     if not run.settings.deterministic:
         run.settle()
-    elif (whose := run.row_ids[place]) in run.members.ids and run.filled == run.steps:
+    elif (whose := run.row_ids[place]) in run.members.ids and run.just_filled:
         return False
     else:
         rows = dict(zip(run.members.ids, run.rows, strict=True))
         shape = _arguments(run, whose)  # of an array of unlike members, each architecture is there as long as it can be
         alike = (row for variant, row in rows.items() if _arguments(run, variant) == shape)
         run.fill(place, rows[whose] if whose in rows else next(alike, run.rows[0]))
-        run.filled = run.steps
     return True
 
 
@@ -119,7 +117,7 @@ def leave_out(run: Progress, failure: Failure) -> Iterator[Event]:
         return
     yield from run.leave([variant], ev.WAITING, f"to be tried alone: {failure.reason}", failure.detail)
     alone = _alone(run.trainer, group, failure)
-    yield from rebuild.part_with(run, alone)
+    yield from run.part_with(alone)
     run.trainer.put_last(alone)
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -17,18 +17,17 @@ from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.consecutive import batches_of
+from hfta_nb.train.group_state import GroupState
 from hfta_nb.train.members import MemberRecord, Members
-from hfta_nb.train.memory import Meter, release
+from hfta_nb.train.memory import Meter
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
-from hfta_nb.train.settings import LAST, WeightsOf, weights_at
+from hfta_nb.train.settings import Settings
 from hfta_nb.train.shared_batches import SharedBatches, Shelf
 from hfta_nb.train.speed import SpeedProbe
 from hfta_nb.train.step import ArrayStep, Step
-from hfta_nb.train.step.rollback import on_host
-
-T = TypeVar("T")
+from hfta_nb.train.todo import LAST, Refused, WeightsOf
 
 UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
@@ -37,7 +36,7 @@ EVENT_INTERVAL_S = 0.2
 """Progress is told at most this often; nothing in the loop waits for a screen."""
 
 
-class Progress:
+class Progress(GroupState):
     """A group that trains; see `GroupRun`, which trains it.
 
     Args:
@@ -47,14 +46,13 @@ class Progress:
         shelf: where groups that take turns get their batches; None for batches of its own.
 
     Attributes:
-        step, members, scores, metrics: once it is built.
+        members, metrics, validated: once it is built.
         probe: times the first steps; None where it has nothing more to do.
         passed_on: requests that concern its members, which came while another group had its turn.
+        refused: arrays that can't join this one.
     """
 
-    step: Step
     members: Members
-    scores: EpochScores
     metrics: Mapping[str, Metric]
     probe: SpeedProbe | None
     validated: Sequence[str]
@@ -62,7 +60,8 @@ class Progress:
     def __init__(
         self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, shelf: Shelf | None = None
     ) -> None:
-        self.trainer, self.group, self.settings = trainer, group, trainer.settings
+        super().__init__(trainer.settings.deterministic)
+        self.trainer, self.group = trainer, group
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
         self.shelf = shelf
@@ -76,46 +75,33 @@ class Progress:
             self.source, self.augmenting = SharedBatches(shelf), shelf.augmenting
         self.resume = resume
         self.passed_on: list[ev.Request] = []
-        self.apart: set[int] = set()  # arrays that could not join this one
-        self.unlike: dict[int, tuple[tuple[int, ...], ...]] = {}  # those that do not fuse, with the members that do not
+        self.refused = Refused()
         self.stage = "building"
         self.differences: set[str] = set()  # parts of the model that are known to have differed
         self.whole = True  # whether memory that runs out leaves all as it was before
-        self.ending = False  # the epoch's steps are done, and what follows them is not
-        self.judged = 0  # the last epoch that was validated and whose values have had their effect
         self.meter: Meter | None = None
         self.probe: SpeedProbe | None = None
-        self.epoch, self.batch = 0, 0  # epochs done, and steps of the next
-        self.held_out = 0  # batches of the validation that is going on
-        self.steps = 0  # in all
-        self.pass_, self.place = 0, 0  # passes through the data done, and batches of the next
         self._stream: Iterator[Batch] | None = None
         self._stream_order: tuple[list[int], list[int]] = ([], [])  # of its members' data
-        self.rows: list[int] = []  # of the members that still train, in the step, which may have more: see `settle`
-        self.row_ids: list[int] = []  # per row of the step, the variant that it is built as
-        self.gone: dict[int, MemberRecord] = {}  # of these, those that train no more
-        self.filled = -1  # the steps that were done when a row that is nobody's was last filled
-        self.told = 0  # steps of this epoch whose losses have been told
+        self.gone: dict[int, MemberRecord] = {}  # by variant that rows are built as, of those that train no more
         self.samples = 0
         self.last_told = time.perf_counter()
 
-    def forget(self) -> None:
-        """Let go of everything that takes memory on the device; the run can't go on after this."""
-        self.source.close()
-        for name in ("step", "members", "scores", "probe", "resume", "meter", "_stream"):
-            self.__dict__.pop(name, None)
+    def begin(self, step: Step, row_ids: Sequence[int]) -> None:
+        """Train with this step, as it was built; see `go_on`. Its members have done nothing yet."""
+        s = self.settings
+        self.whole = getattr(step, "whole", True)  # a step of several devices can't be undone
+        unpads = [step.unpad(i) for i in range(len(step))]
+        every = s.validate_every == 1
+        self.members = Members(self.group, s.monitor, s.maximize, s.patience, unpads, every, s.min_delta)
+        self.metrics = s.family.metrics_for(s.data)
+        _, self.validated = s.family.scores_for(s.data)
+        self.go_on(step, range(len(step)), row_ids, self.new_scores(len(step)))
 
-    def to_host(self) -> tuple[list[int], Mapping[str, Any] | None, Mapping[WeightsOf, Any]]:
-        """Free the device: the members that still train, how far they are, and their weights that are not saved yet.
-
-        Before the first step they are where they were; None where they had not begun.
-        """
-        ids = self.members.ids if self.built else self.group.ids if self.resume is None else self.resume["ids"]
-        state = self.resume if self.stage == "building" else on_host(self.state())
-        unsaved = on_host(self.members.unsaved()) if self.built else {}
-        self.forget()
-        release(self.settings.device)
-        return list(ids), state, unsaved
+    @property
+    def settings(self) -> Settings:
+        """Of the run: requests change them."""
+        return self.trainer.settings
 
     @property
     def length(self) -> int | None:
@@ -134,24 +120,6 @@ class Progress:
         return hasattr(self, "members")
 
     @property
-    def aligned(self) -> bool:
-        """Whether the step has the members alone, in their order."""
-        return self.rows == list(range(len(self.step)))
-
-    def spread(self, values: Sequence[T], others: Sequence[T] = ()) -> list[T]:
-        """One value per row of the step, from one per member that still trains; other rows get that of the first.
-
-        Args:
-            others: per row, what it gets instead if it is nobody's.
-        """
-        if self.aligned or not values:
-            return list(values)
-        found = list(others) or [values[0]] * len(self.step)
-        for row, value in zip(self.rows, values, strict=True):
-            found[row] = value
-        return found
-
-    @property
     def row_records(self) -> list[MemberRecord]:
         """Per row of the step, who says on what data it trains: that of its own, as far as it has been a member's.
 
@@ -166,12 +134,12 @@ class Progress:
         """Epochs that a member still trains."""
         return self.trainer.budget(member.id) - (self.epoch - member.start)
 
-    def new_scores(self) -> EpochScores:
-        """Room for an epoch's scores of all members."""
+    def new_scores(self, members: int) -> EpochScores:
+        """Room for an epoch's scores of so many members."""
         s = self.settings
         training, _ = s.family.scores_for(s.data)
         steps = self.length or UNKNOWN_STEPS
-        return EpochScores(training, self.metrics, steps, len(self.step), s.score_dtype, s.device)
+        return EpochScores(training, self.metrics, steps, members, s.score_dtype, s.device)
 
     # Data.
 
@@ -265,6 +233,70 @@ class Progress:
 
     # Members.
 
+    def together(self) -> list[Progress]:
+        """The arrays that take turns with this one, which comes first, as far as they are built."""
+        others = [other for other in self.trainer.training if isinstance(other, Progress) and other is not self]
+        return [self, *(other for other in others if other.built)]
+
+    def trains(self, variant: int) -> bool:
+        """See `Training`."""
+        return self.built and variant in self.members.ids
+
+    def reached(self, variant: int) -> tuple[int, int]:
+        """See `Training`."""
+        member = self.members.active[self.members.ids.index(variant)]
+        return self.epoch - member.start, self.steps - member.first_step
+
+    def change(self, group: Group, variant: int, values: Mapping[str, Any]) -> None:
+        """See `Training`."""
+        self.group = group
+        if self.trains(variant):
+            self.members.change(variant, values)
+
+    def become(self, group: Group, records: Mapping[int, MemberRecord]) -> None:
+        """The array has these variants from now on; its step has them already.
+
+        Args:
+            records: by variant, those of members that have begun elsewhere; others that are new begin.
+        """
+        self.trainer.clock.tick()
+        begins = MemberRecord(-1, {}, 0, start=self.epoch, first_step=self.steps, first_pass=self.pass_)
+        begins.begin_s = self.trainer.clock.elapsed_s
+        self.group = group
+        self.members = self.members.regrouped(group, [self.step.unpad(row) for row in self.rows], records, begins)
+
+    def take_clone(self, clone: Group, source: int, step: Step, chosen: Sequence[int], own: int) -> None:
+        """The last member is a clone from now on.
+
+        Args:
+            clone: its array alone.
+            source: the place of the member that it is a clone of.
+            step: with a row for it.
+            chosen: per row of this step, that of the step before.
+            own: the row of the clone.
+        """
+        variant, row_ids = clone.ids[0], [self.row_ids[row] for row in chosen]
+        row_ids[own] = variant
+        self.scores.select(chosen)
+        self.go_on(step, [*self.rows, own], row_ids)
+        self.members.clone(source, variant, clone.rows[0], step.unpad(own))
+        self.group = self.group.beside([(clone, 0)])
+        self.trainer.replace(clone, [])
+        self.trainer.replace(self.group, [self.group])
+        self.probe = None
+
+    def part_with(self, own: Group) -> Iterator[Event]:
+        """Go on as if the members that have left for this array of their own had never been in this one."""
+        whole = self.group
+        for variant in own.ids:
+            self.members.drop(variant)
+        others = [v for v in whole.ids if v not in own.ids]
+        if others:
+            self.group = whole.half(others, whole.index, whole.reason)
+        self.trainer.replace(whole, [*([self.group] if others else []), own])
+        yield from self.end_probe()
+        yield ev.PlanMade(time.time(), self.trainer.records())
+
     def leave(
         self, ids: Sequence[int], state: str, reason: str, detail: str = "", hold: bool = False
     ) -> Iterator[Event]:
@@ -287,49 +319,13 @@ class Progress:
 
     def keep_weights(self, at: Mapping[int, int | str]) -> None:
         """Keep the present weights of members that still train, by variant the moment that they are kept of."""
-        rows = dict(zip(self.members.ids, self.rows, strict=True))
-        members = [member for member in self.members.active if member.id in at]
-        chosen = [rows[member.id] for member in members]
-        # One copy to the host for all members of an array, not one for each of them.
-        weights = {name: value.detach()[chosen].to("cpu") for name, value in self.step.weights().items()}
-        for place, member in enumerate(members):
-            row = {name: value[place] for name, value in weights.items()}
-            self.members.keep(member, weights_at(member.id, at[member.id]), row)
+        self.members.keep(at, self.step.weights(), self.rows)
 
     def keep_last(self, ids: Sequence[int]) -> None:
         """Keep the present weights of these members as their last ones, where that is asked for and they have begun."""
         begun = [m.id for m in self.members.active if m.id in ids and self.steps > m.first_step]
         if begun and self.settings.keep_last:
             self.keep_weights(dict.fromkeys(begun, LAST))
-
-    def settle(self) -> None:
-        """Cut the array down to the members that still train; a deterministic study keeps all rows.
-
-        Kernels round otherwise for another number of members. A row that is nobody's trains on.
-        """
-        if self.rows and not (self.aligned or self.settings.deterministic):
-            self.choose(self.rows, range(len(self.rows)), [self.row_ids[row] for row in self.rows])
-
-    def fill(self, row: int, source: int) -> None:
-        """Let a row that is nobody's be a copy of a member's row."""
-        chosen = [source if place == row else place for place in range(len(self.step))]
-        self.choose(chosen, self.rows, [self.row_ids[place] for place in chosen])
-
-    def choose(self, chosen: Sequence[int], rows: Sequence[int], row_ids: Sequence[int]) -> None:
-        """Go on with these rows of the step, one of them several times where it is to be copied; see `go_on`."""
-        self.scores.select(chosen)
-        self.go_on(self.step.select(chosen), rows, row_ids)
-
-    def go_on(self, step: Step, rows: Sequence[int], row_ids: Sequence[int]) -> None:
-        """Train with this step from now on.
-
-        Args:
-            rows: of the members that still train; the others are nobody's.
-            row_ids: per row, the variant that it is built as.
-        """
-        self.step, self.rows, self.row_ids = step, list(rows), list(row_ids)
-        if isinstance(step, ArrayStep):
-            step.due = None if self.aligned else self.rows
 
     # Checkpoints.
 
@@ -360,6 +356,19 @@ class Progress:
         self.members.saved()
         return self.state(), unsaved
 
+    def take_up(self, state: Mapping[str, Any], rows: Mapping[int, Mapping[str, Any]]) -> None:
+        """Go on from what `state` gave, but for the step.
+
+        Args:
+            rows: by variant that rows of the step are built as, the values of its training axes.
+        """
+        self.load_counts(state)
+        self.members.load(state["members"], state["ids"])
+        self.gone = {v: MemberRecord(v, row, 0) for v, row in rows.items() if v not in state["ids"]}
+        self.gone |= {member.id: member for member in self.members.all if member.id in self.gone}
+        self.scores.load_state(state["scores"])
+        self.source.load_state(state.get("data"))
+
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given.
 
@@ -378,14 +387,7 @@ class Progress:
             scores.select(places)
         return {
             "epochs": self.settings.epochs,
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "steps": self.steps,
-            "pass": self.pass_,
-            "place": self.place,
-            "told": self.told,
-            "ending": self.ending,
-            "judged": self.judged,
+            **self.counts(),
             "ids": kept,
             **told,
             "scores": scores.state(),

@@ -13,13 +13,16 @@ import torch
 from hfta_nb.data import LONG_PASS, warn_of_long_pass
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.train import checkpoint, extending, failures, population, requests, slots
+from hfta_nb.train import checkpoint, failures, population, rebuild, requests, slots
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.memory import Meter, can_record, free_bytes
+from hfta_nb.train.group_state import position_of
+from hfta_nb.train.memory import Meter, can_record, free_bytes, release
 from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
 from hfta_nb.train.step import ArrayStep, Scores
+from hfta_nb.train.step.rollback import on_host
+from hfta_nb.train.todo import WeightsOf
 from hfta_nb.train.whole_sets import WholeSets
 
 TURN = ev.Heartbeat(0.0)
@@ -70,7 +73,7 @@ class GroupRun(Progress):
                 return
         if self.deferred:
             return
-        yield from extending.longer(self)
+        yield from rebuild.longer(self)
         yield from self.end_probe()  # the run was too short for all that it looks at
         checkpoint.keep_end(self)
         for variant in list(self.members.ids):
@@ -80,6 +83,24 @@ class GroupRun(Progress):
     def open(self) -> None:
         """Build the members and their records, and take up what was left off."""
         checkpoint.build(self)
+
+    def forget(self) -> None:
+        """Let go of everything that takes memory on the device; the run can't go on after this."""
+        self.source.close()
+        for name in ("step", "members", "scores", "probe", "resume", "meter", "_stream"):
+            self.__dict__.pop(name, None)
+
+    def to_host(self) -> tuple[list[int], Mapping[str, Any] | None, Mapping[WeightsOf, Any]]:
+        """Free the device: the members that still train, how far they are, and their weights that are not saved yet.
+
+        Before the first step they are where they were; None where they had not begun.
+        """
+        ids = self.members.ids if self.built else self.group.ids if self.resume is None else self.resume["ids"]
+        state = self.resume if self.stage == "building" else on_host(self.state())
+        unsaved = on_host(self.members.unsaved()) if self.built else {}
+        self.forget()
+        release(self.settings.device)
+        return list(ids), state, unsaved
 
     @property
     def over(self) -> bool:
@@ -367,11 +388,3 @@ class GroupRun(Progress):
         wanted = self.settings.measure and self.resume is None and not many
         places = [member.slot for member in self.members.active]
         return probe_of(self.step, self.group, places, self.rows, self.settings) if wanted else None
-
-
-def position_of(state: Mapping[str, Any] | None) -> tuple[int, float, int]:
-    """The `GroupRun.position` of a state that is to be resumed."""
-    if state is None:
-        return 0, 0, 0
-    epoch = int(state["epoch"])
-    return (epoch - 1, math.inf, 0) if state.get("ending", False) else (epoch, int(state["batch"]), 0)

@@ -103,6 +103,10 @@ class Joiner:
         self.found = [(todo, variant) for variant in group.variants]
         return True
 
+    def found_in(self, opened: Todo) -> None:
+        """The array of those that may join, with its state."""
+        self.found = [(opened, variant) for _, variant in self.found]
+
     @property
     def waiting(self) -> int:
         """Variants that wait for another array."""

@@ -15,7 +15,8 @@ from torch.nn import functional
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train.plan import Group
-from hfta_nb.train.settings import Settings, WeightsOf
+from hfta_nb.train.settings import Settings
+from hfta_nb.train.todo import WeightsOf, weights_at
 
 
 @dataclass
@@ -224,10 +225,22 @@ class Members:
         made.active = list(made.all)
         return made
 
-    def keep(self, member: MemberRecord, name: str, row: Mapping[str, Tensor]) -> None:
-        """Keep a member's weights by this name until they are saved; they are copied to the host."""
-        narrowed = self.unpads[member.slot](row)
-        self.departed[name] = {k: v.detach().to("cpu", copy=True) for k, v in narrowed.items()}
+    def keep(self, at: Mapping[int, int | str], weights: Mapping[str, Tensor], rows: Sequence[int]) -> None:
+        """Keep weights of members that still train until they are saved; they are copied to the host.
+
+        Args:
+            at: by variant, the moment that they are kept of; see `weights_at`.
+            weights: of the step.
+            rows: of the members in them.
+        """
+        members = [(member, row) for member, row in zip(self.active, rows, strict=True) if member.id in at]
+        chosen = [row for _, row in members]
+        # One copy to the host for all members of an array, not one for each of them.
+        there = {name: value.detach()[chosen].to("cpu") for name, value in weights.items()}
+        for place, (member, _) in enumerate(members):
+            own = self.unpads[member.slot]({name: value[place] for name, value in there.items()})
+            name = weights_at(member.id, at[member.id])
+            self.departed[name] = {k: v.detach().to("cpu", copy=True) for k, v in own.items()}
 
     def take_weights(self, weights: Mapping[WeightsOf, dict[str, Tensor]]) -> None:
         """Keep weights of members that train elsewhere until they are saved."""

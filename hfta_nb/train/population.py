@@ -1,4 +1,7 @@
-"""Members of an array that are replaced by copies of others, as a population method decides."""
+"""Members of an array that are replaced by copies of others, as a population method decides.
+
+Nobody comes or goes, so that there is no array to `rebuild`: `put_member`, on which that stands, is all they need.
+"""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def built(run: Progress, arrivals: Arrivals) -> Rebuilt:
     assert isinstance(old, ArrayStep)  # as `slots.joins` has seen
     kept = {v: Origin(old, row) for v, row in zip(run.members.ids, run.rows, strict=True)}
     step = recomposed(_built(run, group), [(kept | dict(arrivals.origins)).get(v) for v in group.ids])
-    step.steps, step.planned = old.steps, old.planned
+    step.count_as(old)
     if not run.settings.deterministic:
         return Rebuilt(group, group.ids, step)
     return Rebuilt(group, places, step.select([0 if v is None else group.ids.index(v) for v in places]))
@@ -158,10 +158,10 @@ def rebuild(run: Progress, arrivals: Arrivals, rebuilt: Rebuilt) -> Iterator[Eve
     taken_off(trainer, arrivals.joiner.found)
     others = run.row_ids if in_place else [rebuilt.group.ids[0]] * len(step)
     rows = [row for row, variant in enumerate(places) if variant is not None]
-    run.go_on(step, rows, [other if v is None else v for other, v in zip(others, places, strict=True)])
+    row_ids = [other if v is None else v for other, v in zip(others, places, strict=True)]
+    run.go_on(step, rows, row_ids, None if in_place else run.new_scores(len(step)))
     regroup(run, rebuilt.group, arrivals.done, arrivals.records)
     if not in_place:
-        run.scores = run.new_scores()
         step.plan(run.settings.compiling, step.planned)
         trainer.clock.cool()
     yield from run.end_probe()
@@ -192,21 +192,18 @@ def take_out(
     kept = {v: weights for v, weights in run.members.unsaved().items() if v in ids or isinstance(v, str)}
     yield from run.leave(ids, state, reason)
     run.members.take_weights(kept)
-    yield from part_with(run, own)
+    yield from run.part_with(own)
     return own, told
 
 
-def part_with(run: Progress, own: Group) -> Iterator[Event]:
-    """The array goes on as if those that have left it for an array of their own had never been in it."""
-    whole = run.group
-    for variant in own.ids:
-        run.members.drop(variant)
-    others = [v for v in whole.ids if v not in own.ids]
-    if others:
-        run.group = whole.half(others, whole.index, whole.reason)
-    run.trainer.replace(whole, [*([run.group] if others else []), own])
-    yield from run.end_probe()
-    yield ev.PlanMade(time.time(), run.trainer.records())
+def longer(run: Progress) -> Iterator[Event]:
+    """Members that train longer than the others of their array go on in one of their own, next."""
+    trainer = run.trainer
+    more = [member.id for member in run.members.active if run.left(member) > 0]
+    if more:
+        reason = f"to train on to epoch {min(map(trainer.budget, more))}"
+        own, told = yield from take_out(run, more, ev.WAITING, reason, "it trains longer")
+        trainer.put_first([own], [told])
 
 
 def begun_together(run: Progress, ids: Sequence[int]) -> list[list[int]]:
@@ -238,10 +235,5 @@ def regroup(
     why = f"done before others of array {before.index}"
     parts += [before.half(part, free + 1 + number, why) for number, part in enumerate(ended)]
     trainer.replace(before, [*(replace(part, fitted=True) for part in parts), *([group] if group else [])])
-    if group is None:
-        return
-    trainer.clock.tick()
-    begins = MemberRecord(-1, {}, 0, start=run.epoch, first_step=run.steps, first_pass=run.pass_)
-    begins.begin_s = trainer.clock.elapsed_s
-    run.group = group
-    run.members = run.members.regrouped(group, [run.step.unpad(row) for row in run.rows], records, begins)
+    if group is not None:
+        run.become(group, records)

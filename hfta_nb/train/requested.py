@@ -87,6 +87,10 @@ class Requested:
         """Let the values of these axes be put into a member's optimizer when its array is built."""
         self.changed[variant] = [*self.changed.get(variant, ()), *names]
 
+    def put_back(self, changed: Mapping[int, list[str]]) -> None:
+        """Let these values be put in again: the array that was built with them does not train."""
+        self.changed = dict(changed)
+
     def edited(self, group: Group) -> Group:
         """A planned array with the values that its members have now."""
         for variant in self.edits.keys() & set(group.ids):

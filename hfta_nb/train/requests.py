@@ -61,18 +61,11 @@ def wait_for_paused(trainer: Schedule) -> Iterator[Event]:
 def _concerned(run: Progress, request: ev.Request) -> Progress | None:
     """The other array whose member a request is about; None if there is none."""
     variant = getattr(request, "variant", None)
-    others = [other for other in _together(run) if other is not run and variant in other.members.ids]
-    return others[0] if others else None
-
-
-def _together(run: Progress) -> list[Progress]:
-    """The arrays that take turns with this one, which comes first, as far as they are built."""
-    others = [other for other in run.trainer.training if isinstance(other, Progress) and other is not run]
-    return [run, *(other for other in others if other.built)]
+    return next((other for other in run.together()[1:] if variant in other.members.ids), None)
 
 
 def _pause_all(run: Progress) -> Iterator[Event]:
-    for one in _together(run):
+    for one in run.together():
         yield from one.tell(always=True)
     yield from run.save()
     yield ev.RunChanged(time.time(), ev.PAUSED)
@@ -83,7 +76,7 @@ def _pause_all(run: Progress) -> Iterator[Event]:
         for request in requests:
             if request == ev.Resume():
                 run.trainer.clock.skip()
-                for one in _together(run):
+                for one in run.together():
                     one.resumed()
                 yield ev.RunChanged(time.time(), ev.RUNNING)
                 return
@@ -94,12 +87,12 @@ def _pause_all(run: Progress) -> Iterator[Event]:
 
 
 def _stop_all(run: Progress) -> Iterator[Event]:
-    for one in _together(run):
+    for one in run.together():
         yield from one.tell(always=True)
         one.keep_last(one.members.ids)
     yield from run.save()
     run.trainer.stop()
-    for member in [member for one in _together(run) for member in one.members.active]:
+    for member in [member for one in run.together() for member in one.members.active]:
         yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)
 
 

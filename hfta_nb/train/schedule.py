@@ -18,16 +18,15 @@ from hfta_nb.errors import DataError, MemberError, StoreError, StudyError, out_o
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.models.recipes.sample_checks import check_taken
 from hfta_nb.records.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, Pin
-from hfta_nb.search.grid import Variant
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.memory import MemoryModel, free_bytes, shown
 from hfta_nb.train.plan import Builder, Group
 from hfta_nb.train.plan.group import planned
 from hfta_nb.train.requested import Owner, Requested
-from hfta_nb.train.settings import End, Ends, Save, Settings, WeightsOf
+from hfta_nb.train.settings import Settings
 from hfta_nb.train.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.step.editing import Span
-from hfta_nb.train.todo import Joining, Todo, Training
+from hfta_nb.train.todo import End, Ends, Joining, Save, Todo, Training, WeightsOf
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
@@ -134,8 +133,9 @@ class Schedule:
         """How long a member of an array trains."""
         return Span(self.budget(variant), self.batches(group))
 
-    def go_on(self) -> list[End]:
-        """Let arrays that are done train on where they have trained fewer epochs than are wanted now."""
+    def extend(self, epochs: int) -> list[End]:
+        """Let all train so many epochs, those as well that are done and have trained fewer; which these are."""
+        self.settings = replace(self.settings, epochs=epochs)
         there = {todo.end.array for todo in self.waiting if todo.end is not None}
         ends = [e for e in self.ended.values() if e.epochs < self.settings.epochs and e.array not in there]
         by_index = {g.index: g for g in self.arrays}
@@ -325,7 +325,7 @@ class Schedule:
         by_index = {g.index: g for g in self.arrays}
         self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
         self.ended = {told["array"]: End(**told) for told in state.get("ends", ())}
-        self.go_on()
+        self.extend(self.settings.epochs)
         known = {id for group in self.arrays for id in group.ids}
         later = [group for group in plan if not known.issuperset(group.ids)]  # added since
         unmade = {} if self.owner is None else self.owner.unmade([v for group in later for v in group.ids])
@@ -368,7 +368,8 @@ class Schedule:
                 except Exception as error:
                     if out_of_memory(error) or isinstance(error, DataError):
                         raise
-                    raise _unbuilt(variant, len(modules), error) from error
+                    words, place = f"can't be built ({type(error).__name__}: {error})", len(modules)
+                    raise MemberError(words, where=f"member {place}, {variant.label}").of(place) from error
                 # The CPU's stream goes on from where building left it; a GPU's has not been drawn from yet.
                 states.append(seeded_state(variant.seed, s.device) | {"cpu": drawn.get_state()})
         s.precision.check_modules(modules)
@@ -392,8 +393,3 @@ class Schedule:
         if group.checkpointed:
             checkpoint(array, True)
         return ArrayStep(array, group.rows, objective, metrics, s.epochs, s.precision, steps)
-
-
-def _unbuilt(variant: Variant, place: int, error: Exception) -> MemberError:
-    words = f"can't be built ({type(error).__name__}: {error})"
-    return MemberError(words, where=f"member {place}, {variant.label}").of(place)

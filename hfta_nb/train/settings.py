@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
 from hfta_nb.data import AnyData
 from hfta_nb.models.recipes import Family
@@ -95,34 +94,6 @@ class Settings:
         return epoch % self.validate_every == 0 or epoch == self.epochs
 
 
-@dataclass(frozen=True)
-class End:
-    """What is kept of an array that is done.
-
-    Attributes:
-        file: its state, as `Ends` knows it.
-        epochs: how many it has trained.
-        members: variants that have trained so many.
-        steps: that each of them has made; 0 where it was kept by an earlier version.
-    """
-
-    array: int
-    file: str
-    epochs: int
-    members: list[int]
-    steps: int = 0
-
-
-class Ends(Protocol):
-    """Keeps the states of arrays that are done."""
-
-    def write_end(self, array: int, state: Mapping[str, Any]) -> str:
-        """Keep one; returns what `read_end` takes."""
-
-    def read_end(self, name: str) -> Any:
-        """What `write_end` was given."""
-
-
 Replacement = tuple[int, int, dict[str, Any]]
 """A member of a population to be replaced, the one that it becomes a copy of, and the values that it then changes."""
 
@@ -141,17 +112,3 @@ class Population(Protocol):
             rows: by variant, the values of its training axes.
             maximize: whether more of the metric is better.
         """
-
-
-WeightsOf: TypeAlias = "int | str"
-"""Whose weights: a variant's best ones by its number, others by what `weights_at` gives."""
-
-Save = Callable[[dict[str, Any], Mapping[WeightsOf, Mapping[str, Tensor]]], str]
-"""Keeps a checkpoint and the weights of some variants; returns where."""
-
-LAST = "last"
-
-
-def weights_at(variant: int, at: int | str) -> str:
-    """The name of a member's weights after an epoch, or at its end (`LAST`)."""
-    return f"{variant}@{at}"

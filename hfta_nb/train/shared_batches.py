@@ -98,6 +98,7 @@ class Shelf:
         batch_size: N.
         device, dtype: of the members.
         seed: of the order of the data.
+        evaluated: see `Batches`.
 
     Attributes:
         augmenting: what prepares batches for members that augment.
@@ -105,10 +106,18 @@ class Shelf:
         workers: processes that read the stream; None without any.
     """
 
-    def __init__(self, data: Stream, batch_size: int, device: torch.device, dtype: torch.dtype, seed: int) -> None:
+    def __init__(
+        self,
+        data: Stream,
+        batch_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        seed: int,
+        evaluated: int | None = None,
+    ) -> None:
         stream, self.workers = preprocessed(data)
         self._source = Streamed(stream, batch_size, device, dtype)
-        self._source.prepare = AsRead()
+        self._source.prepare, self._source.evaluated = AsRead(), evaluated
         self.about = data, batch_size, device, dtype
         self.once = Once()
         self.augmenting = Augmenting(data, device, dtype)
@@ -116,15 +125,6 @@ class Shelf:
         self.training = _Line(lambda pass_, number: self._source.epoch(pass_, number, [seed]))
         self.validation = _Line(lambda _, number: itertools.islice(self._source.validation(), number, None))
         self._numbers = itertools.count()
-
-    @property
-    def evaluated(self) -> int | None:
-        """See `Batches`."""
-        return self._source.evaluated
-
-    @evaluated.setter
-    def evaluated(self, size: int | None) -> None:
-        self._source.evaluated = size
 
     @property
     def length(self) -> int | None:

@@ -153,7 +153,7 @@ def _merge(run: Progress, done: Sequence[int]) -> Iterator[Event]:
     for todo in list(run.trainer.waiting):
         if not todo.between_epochs or (joiner := _joiner(run, todo)) is None:
             continue
-        run.apart.add(todo.group.index)
+        run.refused.tried(todo.group.index)
         found = _combined(run, joiner, done)
         if found is not None:
             yield from _merged(run, *found)
@@ -193,15 +193,14 @@ def _joiner(run: Progress, todo: Todo) -> Joiner | None:
     trainer = run.trainer
     ids = [v for v in todo.ids if v not in trainer.early_stops | trainer.requested.deleted]
     free = Joiner.room(run.settings, run.group) - len(run.members.ids)
-    if not run.members.ids or not 0 < len(ids) <= free or todo.group.serial or todo.group.index in run.apart:
+    if not run.members.ids or not 0 < len(ids) <= free or todo.group.serial:
         return None
-    both = (tuple(run.members.ids), tuple(ids))
-    if run.unlike.get(todo.group.index) == both:  # as was found after an epoch before: looking takes a while
+    if run.refused.has(todo.group.index, run.members.ids, ids):
         return None
     joiner = Joiner(trainer, run.group, run.members.ids, free)
     if joiner.take(todo, ids):
         return joiner
-    run.unlike[todo.group.index] = both
+    run.refused.unlike(todo.group.index, run.members.ids, ids)
     return None
 
 
@@ -212,7 +211,7 @@ def _combined(run: Progress, joiner: Joiner, done: Sequence[int]) -> tuple[Progr
     try:
         opened = trainer.opened(todo)
         trainer.withdraw(todo, opened)
-        joiner.found = [(opened, variant) for _, variant in joiner.found]
+        joiner.found_in(opened)
         other = Progress(trainer, opened.group, opened.run)
         try:
             checkpoint.build(other)
@@ -230,7 +229,7 @@ def _combined(run: Progress, joiner: Joiner, done: Sequence[int]) -> tuple[Progr
     except Exception as error:  # they train one after another, as they would have
         if isinstance(error, StoreError) or not (out_of_memory(error) or isinstance(error, HftaError)):
             raise
-    trainer.requested.changed = changed
+    trainer.requested.put_back(changed)
     return None
 
 

@@ -16,21 +16,32 @@ from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.memory import free_bytes, shown
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.todo import WeightsOf
 
 
-def split(trainer: Schedule, run: Progress, reason: str) -> Iterator[Event]:
+def split(
+    trainer: Schedule,
+    group: Group,
+    stage: str,
+    ids: Sequence[int],
+    state: Mapping[str, Any] | None,
+    unsaved: Mapping[WeightsOf, Any],
+    reason: str,
+) -> Iterator[Event]:
     """Put the halves of an array in its place, both to be trained next.
 
     An array of one member goes on without the rows that others have left, which a deterministic study keeps; without
-    such rows it fails. The state goes to the host, and the array is let go of, before anything is allocated anew.
+    such rows it fails. The array is let go of already, before anything is allocated anew.
 
     Args:
-        trainer: of the array, which it is training.
-        run: of the array, as the step that failed has left it: as before that step.
+        trainer: of the array, which it was training.
+        group: the array.
+        stage: of its run.
+        ids, state, unsaved: its members that still train, how far they are, and their weights that are not saved yet,
+            on the host and as before the step that failed; see `GroupRun.to_host`.
         reason: the error in words.
     """
-    group, stage, index = run.group, run.stage, trainer.free_index
-    ids, state, unsaved = run.to_host()
+    index = trainer.free_index
     needed, free = group.fixed_bytes + len(ids) * group.memory_bytes, free_bytes(trainer.settings.device)
     if len(ids) == 1 and (state is None or _rows(state) == 1):
         remedy = 'a smaller batch_size, checkpointing="always", or a device with more memory'

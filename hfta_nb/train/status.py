@@ -7,16 +7,16 @@ from typing import Any
 
 from hfta_nb.errors import StudyError
 from hfta_nb.records.events import COMPLETE
-from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.members import begun
 from hfta_nb.train.requested import with_values
 from hfta_nb.train.schedule import Schedule
+from hfta_nb.train.todo import Training
 
 TRAINING, PAUSED, BEGUN, WAITING, ENDED = "training", "paused", "begun", "waiting", "ended"
 """Where a member is: in the array that trains; paused; in one that waits and has begun, or has not; none of these."""
 
 
-def where(trainer: Schedule, run: Progress | None, variant: int) -> str:
+def where(trainer: Schedule, run: Training | None, variant: int) -> str:
     """Where a member is.
 
     Raises:
@@ -26,7 +26,7 @@ def where(trainer: Schedule, run: Progress | None, variant: int) -> str:
     trainer.find(variant)
     if variant in requested.paused or variant in requested.held:
         return PAUSED
-    if run is not None and variant in run.members.ids:
+    if run is not None and run.trains(variant):
         return TRAINING
     if variant in requested.deleted or variant in trainer.early_stops:
         return ENDED
@@ -38,7 +38,7 @@ def where(trainer: Schedule, run: Progress | None, variant: int) -> str:
     return BEGUN if found.begun else WAITING
 
 
-def alive(trainer: Schedule, run: Progress | None, variant: int, what: str) -> str:
+def alive(trainer: Schedule, run: Training | None, variant: int, what: str) -> str:
     """Where a member is that has not ended.
 
     Raises:
@@ -65,23 +65,20 @@ def anew(what: str, state: str) -> str:
     )
 
 
-def noted(trainer: Schedule, run: Progress | None, variant: int, changes: Mapping[str, Any]) -> None:
+def noted(trainer: Schedule, run: Training | None, variant: int, changes: Mapping[str, Any]) -> None:
     """A member has other values from now on."""
     trainer.requested.edits[variant] = {**trainer.requested.edits.get(variant, {}), **changes}
     group, _ = trainer.find(variant)
-    if run is not None and variant in run.members.ids:
-        run.members.change(variant, changes)
     group = with_values(group, variant, changes)
     trainer.renew(group)
     if run is not None and run.group.index == group.index:
-        run.group = group
+        run.change(group, variant, changes)
 
 
-def reached(trainer: Schedule, run: Progress | None, variant: int) -> tuple[int, int]:
+def reached(trainer: Schedule, run: Training | None, variant: int) -> tuple[int, int]:
     """Epochs and steps that a member has done."""
-    if run is not None and variant in run.members.ids:
-        member = run.members.active[run.members.ids.index(variant)]
-        return run.epoch - member.start, run.steps - member.first_step
+    if run is not None and run.trains(variant):
+        return run.reached(variant)
     states = [trainer.requested.paused.get(variant), *(t.run for t in trainer.waiting if variant in t.group.ids)]
     state = next((s for s in states if s is not None), None)
     if state is not None:

@@ -12,7 +12,8 @@ from hfta_nb.models.recipes.preserve_rng import apart as set_apart
 from hfta_nb.records.events import FAILED, WAITING, Event, MemberChanged, PlanMade, Stop
 from hfta_nb.train import failures, requests
 from hfta_nb.train.capacity import EASY, fit
-from hfta_nb.train.group_run import TURN, GroupRun, position_of
+from hfta_nb.train.group_run import TURN, GroupRun
+from hfta_nb.train.group_state import position_of
 from hfta_nb.train.joining import gathered
 from hfta_nb.train.memory import free_bytes
 from hfta_nb.train.plan import Group
@@ -86,7 +87,7 @@ class Trainer(Schedule):
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         # Here the error is gone, and the tensors of its frames with it.
         if failure is None:
-            yield from split(self, run, reason)
+            yield from split(self, run.group, run.stage, *run.to_host(), reason)
         else:
             yield from failures.build_without(self, run.group, failure)
 
@@ -208,8 +209,8 @@ class Turns:
         assert isinstance(trainer.data, Stream)  # see `mates`
         (seed,) = _seeds(trainer, first)
         self.trainer = trainer
-        self.shelf = Shelf(trainer.data, int(first.rows[0]["batch_size"]), s.device, s.dtype, seed)
-        self.shelf.evaluated = s.validation_batch_size
+        how = int(first.rows[0]["batch_size"]), s.device, s.dtype, seed, s.validation_batch_size
+        self.shelf = Shelf(trainer.data, *how)
         self.seats = [_Seat(trainer, todo, self.shelf) for todo in todos]
         self._ended: tuple[Group, tuple[int, float, int]] | None = None  # the latest that is done, not in a checkpoint
 

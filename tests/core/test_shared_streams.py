@@ -214,6 +214,18 @@ def test_a_request_reaches_the_array_whose_member_it_is_about(alone: Alone, tmp_
         assert mine[m]["val_loss"] == pytest.approx(theirs[m]["val_loss"], rel=1e-5)
 
 
+def test_all_arrays_are_extended_where_one_is_asked(tmp_path: Path) -> None:
+    """In the first epoch lr schedules are where those of a longer run are."""
+    planned = study(STREAMS["function"](), tmp_path / "planned", epochs=4, lr_scheduler="cosine")
+    list(planned.run())
+    made, control = study(STREAMS["function"](), tmp_path / "run", epochs=2, lr_scheduler="cosine"), hfta.Control()
+    for event in made.run(control):
+        if isinstance(event, ev.PhaseChanged) and (event.group, event.phase) == (2, "training"):
+            control.extend(2)
+    assert [member.epoch for member in made.history.members.values()] == [4] * 6
+    assert curves(made) == curves(planned)
+
+
 def test_a_complete_run_trains_on_together(alone: Alone, tmp_path: Path) -> None:
     made = study(STREAMS["dataset"](), tmp_path / "run", epochs=2)
     list(made.run())

@@ -16,7 +16,7 @@ from hfta_nb.study.fitting import left_of
 from hfta_nb.train import clock as clocks
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.settings import End
+from hfta_nb.train.todo import End
 from hfta_nb.train.trainer import Todo
 
 

@@ -7,9 +7,9 @@ from tests.mutations.fault import Fault
 FAULTS = (
     Fault(
         "checkpoint-pass",
-        "hfta_nb/train/checkpoint.py",
-        'run.steps, run.pass_, run.place = int(state["steps"]), int(state["pass"]), int(state["place"])',
-        'run.steps, run.place = int(state["steps"]), int(state["place"])',
+        "hfta_nb/train/group_state.py",
+        'self.steps, self.pass_, self.place = int(state["steps"]), int(state["pass"]), int(state["place"])',
+        'self.steps, self.place = int(state["steps"]), int(state["place"])',
         "a run that is resumed goes through the data in the order of the first epoch",
         ("tests/core/test_study_members.py", "tests/core/test_intervals.py"),
     ),

@@ -129,6 +129,15 @@ class Group:
         }
         return replace(part, likes=tuple(likes.values()))
 
+    def beside(self, found: Sequence[tuple[Group, int]]) -> Group:
+        """With these members of other arrays as well, each given as its array and its place there."""
+        return replace(
+            self,
+            variants=(*self.variants, *(other.variants[place] for other, place in found)),
+            rows=(*self.rows, *(other.rows[place] for other, place in found)),
+            arguments=(*self.arguments, *(other.arguments[place] for other, place in found)),
+        )
+
     def divided_with(self, other: Group) -> bool:
         """Whether two arrays were one until capacity divided them."""
         sizes = [(g.capacity, g.parameters, g.rows[0]["batch_size"]) for g in (self, other)]

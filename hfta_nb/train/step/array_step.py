@@ -356,6 +356,10 @@ class ArrayStep(TunedStep):
     def unpad(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         return self.array.unpad(index)
 
+    def count_as(self, other: ArrayStep) -> None:
+        """Go on to count steps as this one does."""
+        self.steps, self.planned = other.steps, other.planned
+
     def state(self, by_member: bool | None = None) -> dict[str, Any]:
         return {
             **states.told(self.array, self.updates, by_member),

@@ -58,8 +58,7 @@ def recomposed(fresh: ArrayStep, origins: Sequence[Origin | None]) -> ArrayStep:
             put_member(fresh, place, origin)
     if sources:
         first = sources[0]
-        fresh.steps = first.steps
-        fresh.planned = first.planned
+        fresh.count_as(first)
         size, whole = first.array.block_size, len(first)
         if len(fresh) == whole or 1 < size < whole:  # what was found to be fastest
             fresh.array.block_size, fresh.array.threads = min(size, len(fresh)), first.array.threads

@@ -15,8 +15,8 @@ from hfta_nb.records import events as ev
 from hfta_nb.records.events import Add, Control
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.settings import Ends, Save, Settings, WeightsOf
-from hfta_nb.train.todo import Todo
+from hfta_nb.train.settings import Settings
+from hfta_nb.train.todo import Ends, Save, Todo, WeightsOf
 from hfta_nb.workers.crews.reports import Saved
 from hfta_nb.workers.crews.worker_turns import Turn, estimated_s
 

@@ -11,8 +11,8 @@ from typing import Any
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Add, Control, Event
 from hfta_nb.train.plan import Group
-from hfta_nb.train.settings import Ends, Save, Settings
-from hfta_nb.train.todo import Todo
+from hfta_nb.train.settings import Settings
+from hfta_nb.train.todo import Ends, Save, Todo
 from hfta_nb.workers.crews.books import Books
 from hfta_nb.workers.crews.executor import Executor, Site, Worker
 from hfta_nb.workers.crews.reports import Beat, Done, Lost, Order, Planned, Report, Saved, Told

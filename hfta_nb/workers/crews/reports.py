@@ -11,8 +11,7 @@ from torch import Tensor
 from hfta_nb.data import Stream
 from hfta_nb.records.events import Event
 from hfta_nb.train.plan import Group
-from hfta_nb.train.settings import End, WeightsOf
-from hfta_nb.train.todo import Todo
+from hfta_nb.train.todo import End, Todo, WeightsOf
 
 NEW = 1_000_000
 """A worker numbers arrays that it makes by dividing others from here on; the crew gives them free numbers."""

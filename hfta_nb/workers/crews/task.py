@@ -14,10 +14,9 @@ from hfta_nb.data import StreamEndedError
 from hfta_nb.errors import DistributedError, StoreError, WorkerError
 from hfta_nb.records.events import Control, Heartbeat, PlanMade
 from hfta_nb.train import Settings, Trainer
-from hfta_nb.train.settings import WeightsOf
 from hfta_nb.train.step import Step
 from hfta_nb.train.step.rollback import on_host
-from hfta_nb.train.todo import Todo
+from hfta_nb.train.todo import Todo, WeightsOf
 from hfta_nb.workers.crews.reports import NEW, Beat, Done, Lost, Order, Planned, Report, Saved, Told
 from hfta_nb.workers.distributed.followers import Followers
 from hfta_nb.workers.distributed.leader import Start, spread
