@@ -31,13 +31,7 @@ def add(study: StudyState, variants: Any, key: str = "") -> list[int]:
     before = len(study.variants)
     if study.store.has_events:
         one = Added(listed, key)
-        groups = planned_apart(study, one, study.plan_groups)
-        study.added.append(one)
-        if study._trainer is None:
-            study.plan_groups = [*study.plan_groups, *groups]
-        else:
-            study._trainer.add(groups)
-            study._extended = True
+        study._take(one, planned_apart(study, one, study.plan_groups))
     else:
         grid = study.grid.plus(listed)
         study.plan_groups, study.grid = planned(study, grid), grid
@@ -65,8 +59,7 @@ def restore(study: StudyState) -> None:
         parent = told.get("parent")
         source = None if parent is None else int(parent)
         one = Added(configurations(told["variants"]), str(told["key"]), source, bool(told.get("warm", False)))
-        study.plan_groups = [*study.plan_groups, *planned_apart(study, one, study.plan_groups)]
-        study.added.append(one)
+        study._take(one, planned_apart(study, one, study.plan_groups))
 
 
 def requested(study: StudyState, request: Add) -> str:

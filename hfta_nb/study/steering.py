@@ -44,8 +44,7 @@ class Owner:
                 remedy = "clone it cold: control.clone(..., warm=False)"
                 raise StudyError(f"weights of another shape: {why}", where=f"clone #{request.variant}",
                                  got=dict(request.changes), remedy=remedy)  # fmt: skip
-        study.added.append(one)
-        study._extended = True
+        study._take_clone(one)
         if study.store.exists:
             study.store.write_study(definition_files.describe(study))
         return planned
@@ -60,13 +59,9 @@ class Owner:
         return found
 
     def extend(self, epochs: int) -> None:
-        study = self.study
-        study.epochs = epochs
-        if study.searcher is not None:
-            study.searcher.epochs = epochs
-        study._extended = True
-        if study.store.exists:
-            study.store.write_study(definition_files.describe(study))
+        self.study._extend(epochs)
+        if self.study.store.exists:
+            self.study.store.write_study(definition_files.describe(self.study))
 
     def _config(self, variant: int) -> Mapping[str, Any]:
         return next(v.config for v in self.study.variants if v.id == variant)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,27 @@ class StudyState:
     _unkept: Any
     _on_trial: list[Callable[..., Any]]
     _mirror: Mirror
+
+    def _take(self, one: Added, groups: Sequence[Group]) -> None:
+        """Have these variants as well, planned as these arrays; a run that is under way trains them."""
+        self.added.append(one)
+        if self._trainer is None:
+            self.plan_groups = [*self.plan_groups, *groups]
+        else:
+            self._trainer.add(groups)
+            self._extended = True
+
+    def _take_clone(self, one: Added) -> None:
+        """Have a clone as well; the run that asks for it trains it where its source is."""
+        self.added.append(one)
+        self._extended = True
+
+    def _extend(self, epochs: int) -> None:
+        """Let all members train so many epochs, in the run that is under way."""
+        self.epochs = epochs
+        if self.searcher is not None:
+            self.searcher.epochs = epochs
+        self._extended = True
 
     @property
     def variants(self) -> list[Variant]:

@@ -91,12 +91,11 @@ class Progress(GroupState):
         """Train with this step, as it was built; see `go_on`. Its members have done nothing yet."""
         s = self.settings
         self.whole = getattr(step, "whole", True)  # a step of several devices can't be undone
-        unpads = [step.unpad(i) for i in range(len(step))]
-        every = s.validate_every == 1
-        self.members = Members(self.group, s.monitor, s.maximize, s.patience, unpads, every, s.min_delta)
         self.metrics = s.family.metrics_for(s.data)
         _, self.validated = s.family.scores_for(s.data)
         self.go_on(step, range(len(step)), row_ids, self.new_scores(len(step)))
+        unpads, every = [step.unpad(i) for i in range(len(step))], s.validate_every == 1
+        self.members = Members(self.group, s.monitor, s.maximize, s.patience, unpads, every, s.min_delta)
 
     @property
     def settings(self) -> Settings:
@@ -335,7 +334,7 @@ class Progress(GroupState):
         if self.trainer.save is None:
             return
         if done and self.shelf is not None:  # groups that take turns end one right after another: see `Turns`
-            self.trainer.unsaved |= self.members.unsaved()
+            self.trainer.take_weights(self.members.unsaved())
             self.members.saved()
             return
         try:
@@ -343,7 +342,7 @@ class Progress(GroupState):
         except StoreError:  # what was saved before may be gone as well: whoever keeps these elsewhere needs all
             for run in (self, *self.trainer.training):
                 if isinstance(run, Progress) and run.built:
-                    self.trainer.unsaved |= run.members.unsaved(held=True)
+                    self.trainer.take_weights(run.members.unsaved(held=True))
             raise
         self.members.saved()
         yield ev.CheckpointSaved(time.time(), self.group.index, self.epoch, path)

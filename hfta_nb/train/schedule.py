@@ -296,6 +296,10 @@ class Schedule:
         self.save_s = self.last_save - begin_s
         return path
 
+    def take_weights(self, weights: Mapping[WeightsOf, Any]) -> None:
+        """Keep weights of variants with the next checkpoint."""
+        self.unsaved |= weights
+
     def save_after(self, group: Group, weights: Mapping[WeightsOf, Any], epoch: int = 0) -> Iterator[Event]:
         """A checkpoint, where any are kept, of what is left to do after an array; see `checkpoint`."""
         if self.save is not None:

@@ -180,7 +180,7 @@ def _first_to_train(run: Progress) -> Todo | None:
 def _defer(run: Progress, first: Todo) -> Iterator[Event]:
     """Let another array train to the end of its epoch, where this one joins it."""
     trainer, state = run.trainer, on_host(run.state())
-    trainer.unsaved |= on_host(run.members.unsaved())
+    trainer.take_weights(on_host(run.members.unsaved()))
     trainer.withdraw(first)
     trainer.put_first([first.group, run.group], [first.run, state])
     for variant in run.members.ids:

@@ -276,9 +276,9 @@ class Turns:
         """The array goes on from where it is when the others are done."""
         trainer, group = self.trainer, run.group
         ids, state, unsaved = run.to_host()
-        trainer.unsaved |= unsaved
+        trainer.take_weights(unsaved)
         trainer.alone.add(group.index)
-        trainer.waiting.appendleft(Todo(group, state))
+        trainer.put_first([group], [state])
         for variant in ids:
             yield MemberChanged(time.time(), variant, WAITING, f"for the arrays beside array {group.index}: {reason}")
         yield from trainer.save_after(group, {}, 0 if state is None else int(state["epoch"]))
@@ -286,7 +286,7 @@ class Turns:
     def _lost(self, run: GroupRun, failure: failures.Failure) -> Iterator[Event]:
         """The array can't go on: its optimizers had stepped, but not all of the step was done."""
         ids, why = list(run.members.ids), failure.reason
-        self.trainer.unsaved |= run.members.unsaved()
+        self.trainer.take_weights(run.members.unsaved())
         for variant in ids:
             yield MemberChanged(time.time(), variant, FAILED, why, failure.detail)
         self._ended = run.group, run.position
