@@ -21,10 +21,10 @@ from hfta_nb.records import events as ev
 from hfta_nb.records.events import Clone, Event
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.members import begun
-from hfta_nb.train.plan import SPLITTING, Group
+from hfta_nb.train.plan import Group, rows_apart
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.status import reached
-from hfta_nb.train.step import ArrayStep, averages, by_step, editing
+from hfta_nb.train.step import ArrayStep, editing
 from hfta_nb.train.step.rollback import on_host
 
 
@@ -54,13 +54,9 @@ def apart(run: Progress, variant: int, planned: Group) -> str:
     mine, own = group.rows[place], planned.rows[0]
     if not isinstance(run.step, ArrayStep):
         return "its source trains alone"
-    for name in SPLITTING:
-        if mine[name] != own[name]:
-            return f"{name}: {own[name]} and {mine[name]}"
-    if by_step(mine) != by_step(own):
-        return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
-    if averages(mine) != averages(own):
-        return "ema_decay: weights are averaged where it is given"
+    values = rows_apart(own, mine)
+    if values is not None:
+        return values
     if Setting.of(mine).mixes != Setting.of(own).mixes:
         return "mixup, cutmix: on in one and off in the other"
     if group.arguments[place] != planned.arguments[0]:

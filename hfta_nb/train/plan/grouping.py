@@ -129,6 +129,18 @@ def _capped(groups: Sequence[Group], capacity: int) -> list[Group]:
     return found
 
 
+def rows_apart(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """What keeps members with these values of all training axes out of one array, whatever they train."""
+    for name in SPLITTING:
+        if mine[name] != theirs[name]:
+            return f"{name}: {show(mine[name])} and {show(theirs[name])}"
+    if by_step(mine) != by_step(theirs):
+        return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
+    if averages(mine) != averages(theirs):
+        return "ema_decay: weights are averaged where it is given"
+    return None
+
+
 @dataclass
 class Draft:
     """A group while it grows; its first variant speaks for it."""
@@ -194,14 +206,9 @@ class Draft:
 
     def apart(self, other: Draft, across: float | str) -> str | None:
         """What keeps the other out of this group."""
-        for name in SPLITTING:
-            mine, theirs = self.rows[0][name], other.rows[0][name]
-            if mine != theirs:
-                return f"{name}: {show(mine)} and {show(theirs)}"
-        if by_step(self.rows[0]) != by_step(other.rows[0]):
-            return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
-        if averages(self.rows[0]) != averages(other.rows[0]):
-            return "ema_decay: weights are averaged where it is given"
+        values = rows_apart(self.rows[0], other.rows[0])
+        if values is not None:
+            return values
         if self.own_scores and self.mixes != other.mixes:
             return (
                 "mixup, cutmix: shares of classes where they are on, class numbers elsewhere, for an own loss or metric"
