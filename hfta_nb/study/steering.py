@@ -45,7 +45,7 @@ class Owner:
                 raise StudyError(f"weights of another shape: {why}", where=f"clone #{request.variant}",
                                  got=dict(request.changes), remedy=remedy)  # fmt: skip
         study.added.append(one)
-        study._extended = True
+        study.run_state.extended = True
         if study.store.exists:
             study.store.write_study(definition_files.describe(study))
         return planned
@@ -64,7 +64,7 @@ class Owner:
         study.epochs = epochs
         if study.searcher is not None:
             study.searcher.epochs = epochs
-        study._extended = True
+        study.run_state.extended = True
         if study.store.exists:
             study.store.write_study(definition_files.describe(study))
 
