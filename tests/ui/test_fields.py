@@ -110,8 +110,9 @@ def test_compiling_is_chosen_beside_precision(make: Make, way: str) -> None:
     bench.define.fields["compile"].value = "never"
     assert bench.study.compile == "never"
     how = bench.define.children[1].children
-    wanted = ["data seed", "device", "precision", "dtype", "capacity", "checkpointing", "compile"]
-    assert [w.description for w in how] == wanted
+    found = [w.description for w in how]
+    assert found[:3] == ["data seed", "device", "precision"]
+    assert {"dtype", "capacity", "checkpointing", "compile"} <= {*found}
 
 
 def test_a_number_is_read_in_any_notation_and_refused_out_of_its_range() -> None:
