@@ -23,7 +23,7 @@ _RECIPE = {
     "models.metrics",
     "models.frechet",
 }
-_RECIPE |= {"errors.border", "models.phases", "models.study_config", "models.training_axes"}
+_RECIPE |= {"errors.border", "models.phases", "models.study_argument", "models.study_config", "models.training_axes"}
 _TRAINING = {*_RECIPE, "engine.array", "train.memory", "models.recipes", "optim", "train.step", "train.plan"}
 _HEADLESS = {
     *_TRAINING,
@@ -140,7 +140,8 @@ TABLE: dict[str, set[str]] = {
     },
     "models.phases": {"errors.border", "errors", "search.grid", "models.losses"},
     "models.training_axes": {"errors", "records.events", "search.grid"},
-    "models.study_config": {"models.losses", "search"},  # for types only: see WITHOUT_TORCH
+    "models.study_argument": set(),
+    "models.study_config": {"models.losses", "models.study_argument", "search"},  # for types only: see WITHOUT_TORCH
     "models.recipes": {*_RECIPE, "figures.html", "engine.members"},
     "models.model_zoo": {*_RECIPE, "models.recipes"},
     "train.step": {
@@ -179,7 +180,9 @@ TABLE: dict[str, set[str]] = {
         "workers.distributed",
     },
     "workers.processes": {"errors", "errors.user_frames", "records.events"},
+    "workers.executor_table": set(),
     "workers.crews": {
+        "workers.executor_table",
         "errors",
         "records.events",
         "data",
@@ -220,6 +223,7 @@ TABLE: dict[str, set[str]] = {
         "figures",
         "records.pace",
         "models.recipes",
+        "models.study_argument",
         "models.study_config",
         "records.regular_files",
         "models.model_zoo",
@@ -237,9 +241,11 @@ TABLE: dict[str, set[str]] = {
         "errors.plain_text",
         "records.regular_files",
         "records.store",
+        "models.study_argument",
         "models.study_config",
         "study",
         "study.executors",
+        "workers.executor_table",
         FACE,
     },
     FACE: {*_HEADLESS, "workers.crews", "study", "study.executors", "study.callbacks"},

@@ -52,7 +52,7 @@ def net(kind: str = "relu", n: float = 0.0) -> torch.nn.Module:
 def ran(place: Path, kinds: list[str], name: str = "plain") -> hfta.Study:
     study = hfta.Study(net, {"kind": kinds, "n": [-0.5, 2]}, "iris", epochs=1, device="cpu", directory=place, name=name)
     list(study.run())
-    study._history.members[0].reason = "it said \x1b[31m=cmd|' /C calc'!A0"
+    study.run_state.history.members[0].reason = "it said \x1b[31m=cmd|' /C calc'!A0"
     return study
 
 

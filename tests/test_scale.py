@@ -57,13 +57,13 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made = hfta.Study("mlp", grid, "iris", epochs=3, device="cpu", directory=tmp_path_factory.mktemp("scale") / "run",
                       capacity=MANY // request.param)  # fmt: skip
     for event in played(made):
-        made._history.add(event)
+        made.run_state.history.add(event)
     return made
 
 
 @pytest.fixture
 def history(study: hfta.Study) -> History:
-    return study._history
+    return study.run_state.history
 
 
 def test_results_and_progress_take_time_in_proportion(study: hfta.Study, history: History, tmp_path: Path) -> None:

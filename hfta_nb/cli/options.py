@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 
 from hfta_nb import __version__
 from hfta_nb.errors.plain_text import encodes, visible
+from hfta_nb.models.study_argument import Argument
 from hfta_nb.models.study_config import ARGUMENTS, FLAGS, RENAMED
+from hfta_nb.workers.executor_table import EXECUTORS, INLINE, NAMES
 
 PROGRAM = "hfta-nb"
 
@@ -130,8 +132,9 @@ def _parser() -> argparse.ArgumentParser:
         type=_path,
         help="resume the run in DIR from its last checkpoint, with --epochs N up to N epochs",
     )
-    where = "where arrays train: in this process, in processes of this machine, or in actors of Ray (default: inline)"
-    run.add_argument("--executor", choices=("inline", "processes", "ray"), help=where)
+    *others, last = (f"in {one.text}" for one in EXECUTORS.values())
+    where = f"where arrays train: {', '.join(['in this process', *others])}, or {last} (default: {INLINE})"
+    run.add_argument("--executor", choices=NAMES, help=where)
     run.add_argument("--workers", metavar="N", type=_whole(1), help="the most processes or actors at a time")
     run.add_argument("--address", metavar="ADDRESS", help="of the Ray cluster, such as auto (default: a new one here)")
     run.add_argument("--trust", action="store_true", help="with --resume: import the constructor that DIR names")
@@ -207,9 +210,9 @@ def _option(parser: Any, name: str) -> None:
 def _reader(name: str) -> Callable[[str], Any] | None:
     """What reads an option's text, where that is more than a word."""
     known = ARGUMENTS[name]
-    of_type = float if known.type == "float" else None if known.low is None else _whole(known.low)
-    special: dict[str, Any] = {"padding": _padding, "capacity": _capacity, "member_seconds": _seconds}
-    return special.get(name, of_type)
+    of_type = _whole(known.low) if known.bare_type == "int" and known.low is not None else _number(known)
+    special: dict[str, Any] = {"padding": _padding, "capacity": _capacity}
+    return special.get(name, of_type if known.range else None)
 
 
 def _threads_option(parser: Any) -> None:
@@ -247,14 +250,17 @@ def _whole(low: int, high: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+def _number(known: Argument) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not known.has_in_range(number):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {known.range}")
+        return number
+
+    return read
 
 
 def _path(text: str) -> str:

@@ -1,8 +1,9 @@
 """The arguments of `hfta_nb.Study` in one table: type, default, range, help, and where else each can be given.
 
 Whoever lists arguments takes them from here: the command line with its help, the keys of `hfta-nb tune`, what is saved
-and read, the source that reproduces a study, the docstring of `Study`, the Workbench's choices and the reference. A new
-argument is a field here, the same line in the signature of `hfta_nb.study.definition.Definition`, and its use.
+and read, the source that reproduces a study, the docstring of `Study`, the Workbench's fields, the reference, and what
+is said of other libraries' names. A new argument is a field here with its help, the same line in the signature of
+`hfta_nb.study.definition.Definition`, and its use. One that is saved is an attribute of the study by its name.
 
 Imports nothing slow, so that `hfta-nb --help` answers at once.
 """
@@ -13,9 +14,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from hfta_nb.models.study_argument import ALWAYS, CHANGED, ELSEWHERE, HOW, WHAT, Argument, advanced, basic
 
 if TYPE_CHECKING:
     import torch
@@ -25,49 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ALWAYS, CHANGED, ELSEWHERE = "always", "changed", "elsewhere"
-
 _WAYS = ("auto", "never", "always")
-
-
-@dataclass(frozen=True)
-class Argument:
-    """What is known of an argument of a study.
-
-    Attributes:
-        default: where nothing is given.
-        saved: among a study's options ("always"), there if it differs from the default ("changed"), or "elsewhere":
-            with the data, the search or the family, or not at all, as it is code.
-        hint: what it is, in few words: the help of its option on the command line. Empty where it has no option.
-        metavar: what the help calls the option's value.
-        basic: whether most studies may want it; those come first wherever arguments are listed.
-        low: the least whole number, where it is one.
-        choices: the words that it may be, where it is one of some.
-        form: whether the Workbench has a field for it, with the same hint.
-        key: whether `hfta-nb tune` takes it from a file. Each option is a key as well.
-        search: whether it belongs to a search, and is refused without one.
-        type: as in the signature.
-    """
-
-    default: Any
-    saved: str
-    hint: str
-    metavar: str | None
-    basic: bool = False
-    low: int | None = None
-    choices: tuple[str, ...] = ()
-    form: bool = False
-    key: bool = False
-    search: bool = False
-    type: str = ""
-
-
-def _advanced(default: Any, saved: str = ELSEWHERE, hint: str = "", metavar: str | None = None, **more: Any) -> Any:
-    return field(default=default, metadata={"argument": Argument(default, saved, hint, metavar, **more)})
-
-
-def _basic(*given: Any, **more: Any) -> Any:
-    return _advanced(*given, basic=True, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,99 +124,172 @@ class StudyConfig:
         population: replaces members while they train: `hfta_nb.PBT` or `hfta_nb.Halving`. None for none.
     """
 
-    epochs: int = _basic(20, ALWAYS, "passes through the data (default: 20)", "N", low=1, form=True)
-    batch_size: int | None = _basic(
-        None, ELSEWHERE, "samples in a mini-batch (default: the family's, usually 64)", "N", form=True
-    )
-    patience: int | None = _basic(
-        None, ALWAYS, "stop a variant after N validations without improvement", "N", low=1, form=True
-    )
-    monitor: str | Sequence[str] | None = _basic(None, ALWAYS, "the metric that decides which epoch is best", "METRIC")
-    loss: Loss | str | None = _basic(None)
-    metrics: Any = _basic(None)
-    seed: int = _basic(0, ALWAYS, "seed of the order of the data (default: 0)", "N", low=0, form=True)
-    device: str | None = _basic(
-        None, ALWAYS, "where to train: cpu, cuda, cuda:1 (default: the GPU if there is one)", "NAME", form=True
-    )
-    precision: str = _basic(
-        "fp32", ALWAYS, "precision of float32 models; bf16 and fp16 are autocast (default: fp32)",
-        choices=("fp32", "tf32", "bf16", "fp16"), form=True,
+    epochs: int = basic(
+        20, ALWAYS, "passes through the data (default: 20)", "N", low=1, form=WHAT, free=True, speed=False,
+        aliases={"give Study(..., epochs=20)": "max_epochs num_epochs n_epochs num_train_epochs"},
     )  # fmt: skip
-    directory: str | Path | None = _basic(None, key=True)
-    name: str | None = _basic(None, ALWAYS, key=True)
-    trials: int | None = _basic(None, low=1, key=True, search=True)
-    sampler: Any = _basic(None, key=True, search=True)
-    pruner: Any = _basic(None, key=True, search=True)
-    min_delta: float = _advanced(0.0, CHANGED, "improvements by no more than X are none for --patience", "X")
-    validate_every: int = _advanced(
-        1, ALWAYS, "validate after every N-th epoch and after the last one (default: 1)", "N", low=1, form=True
+    batch_size: int | None = basic(
+        None, ELSEWHERE, "samples in a mini-batch (default: the family's, usually 64)", "N", form=WHAT
     )
-    steps_per_epoch: int | None = _advanced(
-        None, ALWAYS, "an epoch is N optimizer steps instead of a pass through the data", "N", low=1, form=True
+    patience: int | None = basic(
+        None, ALWAYS, "stop a variant after N validations without improvement", "N", low=1, form=WHAT, none="never",
+        speed=False,
+        aliases={
+            "Study(..., patience=5) ends a member after 5 validations without improvement":
+            "early_stopping early_stop early_stopping_patience early_stopping_rounds",
+            "give Study(..., patience=5)": "n_iter_no_change es_patience stop_patience",
+        },
+    )  # fmt: skip
+    monitor: str | Sequence[str] | None = basic(
+        None, ALWAYS, "the metric that decides which epoch is best", "METRIC", speed=False,
+        aliases={
+            'give Study(..., monitor="val_accuracy"); which way is better, hfta_nb.Metric(f, maximize=True) says of f':
+            "direction directions mode objective metric scoring metric_for_best_model greater_is_better",
+        },
+    )  # fmt: skip
+    loss: Loss | str | None = basic(
+        None,
+        aliases={
+            "give Study(..., loss=...)": "criterion loss_fn loss_function",
+            "give Study(..., loss=hfta_nb.losses.cross_entropy(label_smoothing=0.1))":
+            "label_smoothing smoothing label_smoothing_factor label_smooth smooth ls",
+            "give Study(..., loss=nn.CrossEntropyLoss(weight=...))": "class_weight class_weights",
+            "give Study(..., loss=nn.BCEWithLogitsLoss(pos_weight=...))": "pos_weight",
+            "give them with the targets, (x, (y, weight)), and a loss of both: Study(..., loss=...)":
+            "sample_weight sample_weights",
+        },
+    )  # fmt: skip
+    metrics: Any = basic(None)
+    seed: int = basic(0, ALWAYS, "seed of the order of the data (default: 0)", "N", low=0, form=HOW, speed=False)
+    device: str | torch.device | None = basic(
+        None, ALWAYS, "where to train: cpu, cuda, cuda:1 (default: the GPU if there is one)", "NAME", form=HOW,
+        free=True, aliases={'give Study(..., device="cuda")': "gpus accelerator"},
+    )  # fmt: skip
+    precision: str = basic(
+        "fp32", ALWAYS, "precision of float32 models; bf16 and fp16 are autocast (default: fp32)",
+        choices=("fp32", "tf32", "bf16", "fp16"), form=HOW,
+        aliases={
+            'give Study(..., precision="bf16")': "amp use_amp mixed_precision bf16 half autocast",
+            'give Study(..., precision="fp16")': "fp16",
+        },
+    )  # fmt: skip
+    directory: str | Path | None = basic(
+        None, key=True, aliases={"give Study(..., directory=...)": "output_dir save_dir log_dir default_root_dir"}
     )
-    validation_batch_size: int | None = _advanced(
-        None, CHANGED, "samples in a mini-batch of validation (default: 1024)", "N", low=1
-    )
-    drop_last: bool = _advanced(False, CHANGED, "leave out the last mini-batch of a pass if it is not full")
-    member_steps: int | None = _advanced(
-        None, CHANGED, "end a variant at the end of the epoch in which it has had N optimizer steps", "N", low=1
-    )
-    member_seconds: float | None = _advanced(None, CHANGED, "the same in seconds of training", "S")
-    keep_checkpoints: str | Sequence[str] = _advanced(
+    name: str | None = basic(
+        None, ALWAYS, key=True, free=True, speed=False,
+        aliases={'give Study(..., name="...")': "study_name run_name experiment_name"},
+    )  # fmt: skip
+    trials: int | None = basic(
+        None, low=1, key=True, search=True, free=True,
+        aliases={"give Study(..., trials=20)": "n_trials num_trials num_samples n_iter"},
+    )  # fmt: skip
+    sampler: Any = basic(None, key=True, search=True)
+    pruner: Any = basic(None, key=True, search=True)
+    min_delta: float = advanced(
+        0.0, CHANGED, "improvements by no more than X are none for --patience", "X", low=0,
+        aliases={
+            "Study(..., patience=5, min_delta=0.001) counts smaller improvements as none":
+            "early_stopping_min_delta early_stopping_threshold tolerance min_improvement tol threshold",
+        },
+    )  # fmt: skip
+    validate_every: int = advanced(
+        1, ALWAYS, "validate after every N-th epoch and after the last one (default: 1)", "N", low=1, form=WHAT,
+        speed=False,
+        aliases={
+            "give Study(..., validate_every=5), in epochs":
+            "check_val_every_n_epoch val_check_interval eval_strategy evaluation_strategy eval_steps",
+        },
+    )  # fmt: skip
+    steps_per_epoch: int | None = advanced(
+        None, ALWAYS, "an epoch is N optimizer steps instead of a pass through the data", "N", low=1, form=WHAT,
+        none="a pass", aliases={"give Study(..., steps_per_epoch=100)": "limit_train_batches steps_per_execution"},
+    )  # fmt: skip
+    validation_batch_size: int | None = advanced(
+        None, CHANGED, "samples in a mini-batch of validation (default: 1024)", "N", low=1,
+        aliases={
+            "give Study(..., validation_batch_size=256)":
+            "val_batch_size valid_batch_size eval_batch_size test_batch_size per_device_eval_batch_size",
+        },
+    )  # fmt: skip
+    drop_last: bool = advanced(
+        False, CHANGED, "leave out the last mini-batch of a pass if it is not full",
+        aliases={"give Study(..., drop_last=True)": "drop_remainder"},
+    )  # fmt: skip
+    member_steps: int | None = advanced(
+        None, CHANGED, "end a variant at the end of the epoch in which it has had N optimizer steps", "N", low=1,
+        aliases={
+            "Study(..., member_steps=1000) ends a member after so many steps, at the end of its epoch":
+            "max_steps num_steps total_steps max_iter steps n_steps iterations num_iterations num_train_steps "
+            "max_train_steps",
+        },
+    )  # fmt: skip
+    member_seconds: float | None = advanced(
+        None, CHANGED, "the same in seconds of training", "S", above=0,
+        aliases={
+            "Study(..., member_seconds=600) ends a member after so many seconds of training, timeout=600 a search":
+            "timeout max_time time_limit max_seconds time_budget_s time_budget max_runtime max_time_s walltime "
+            "max_duration",
+        },
+    )  # fmt: skip
+    keep_checkpoints: str | Sequence[str] = advanced(
         ("best",), CHANGED,
         "weights to keep of each variant besides its best: those with which it ended, and at each rung", "KIND",
-        choices=("best", "last", "rungs"),
+        choices=("best", "last", "rungs"), speed=False,
     )  # fmt: skip
-    param_groups: Callable[..., Any] | None = _advanced(None)
-    dtype: str | torch.dtype = _advanced(
+    param_groups: Callable[..., Any] | None = advanced(None)
+    dtype: str | torch.dtype = advanced(
         "float32", ALWAYS, "dtype of parameters and data (default: float32)",
-        choices=("float32", "float64", "bfloat16"), form=True,
+        choices=("float32", "float64", "bfloat16"), form=HOW,
     )  # fmt: skip
-    padding: float | str = _advanced(
+    padding: float | str = advanced(
         "auto", ALWAYS,
         "largest share of padding of an array of unlike architectures: never, auto, or a number (default: auto)",
         "SHARE",
     )  # fmt: skip
-    capacity: int | str | None = _advanced(
-        None,
-        ALWAYS,
-        "members per array: at most a number, or auto for the fastest (default: all that fit)",
-        "N",
-        form=True,
-    )
-    checkpointing: str = _advanced(
+    capacity: int | str | None = advanced(
+        None, ALWAYS, "members per array: at most a number, or auto for the fastest (default: all that fit)", "N",
+        form=HOW, none="fit",
+    )  # fmt: skip
+    checkpointing: str = advanced(
         "auto", ALWAYS, "recompute activations in the backward to fit more members (default: auto)",
-        choices=_WAYS, form=True,
+        choices=_WAYS, form=HOW,
     )  # fmt: skip
-    compile: str = _advanced(
+    compile: str = advanced(
         "auto", ALWAYS, "compile replayed steps; auto: if that is faster and pays in this run (default: auto)",
-        choices=_WAYS, form=True,
+        choices=_WAYS, form=HOW,
     )  # fmt: skip
-    strategy: str | None = _advanced(
+    strategy: str | None = advanced(
         None, ALWAYS,
         "kernels of replayed steps: the fastest on this machine, or those of the plain module (default: measured)",
         choices=("measured", "fixed"),
     )  # fmt: skip
-    deterministic: bool = _advanced(False, ALWAYS, "choose nothing by time: runs give the same bits on a CPU")
-    verify: str = _advanced(
+    deterministic: bool = advanced(False, ALWAYS, "choose nothing by time: runs give the same bits on a CPU")
+    verify: str = advanced(
         "first", ALWAYS,
         "when a member is compared with its plain module: in the first call of each kind (default), always or never",
         choices=("first", "always", "never"),
     )  # fmt: skip
-    devices: int = _advanced(
+    devices: int = advanced(
         1, ALWAYS, "train each array on N devices: GPUs from --device on, or processes on the CPU (default: 1)", "N",
         low=1,
     )  # fmt: skip
-    devices_batch_norm: str = _advanced("sync", ALWAYS, choices=("sync", "local"))
-    share_stream: bool = _advanced(True, ALWAYS)
-    serial: bool = _advanced(False, ALWAYS, "train one variant after another, without fusing")
-    slots: int | None = _advanced(None, low=1, key=True, search=True)
-    constraint: Callable[[Mapping[str, Any]], bool] | None = _advanced(None, search=True)
-    seeds_by: str = _advanced("mean", choices=("mean", "bound"), key=True, search=True)
-    storage: Any = _advanced(None, key=True, search=True)
-    skip_duplicates: bool = _advanced(False, key=True, search=True)
-    timeout: float | None = _advanced(None, key=True, search=True)
-    population: PBT | Halving | None = _advanced(None)
+    devices_batch_norm: str = advanced("sync", ALWAYS, choices=("sync", "local"))
+    share_stream: bool = advanced(True, ALWAYS)
+    serial: bool = advanced(False, ALWAYS, "train one variant after another, without fusing")
+    slots: int | None = advanced(
+        None, low=1, key=True, search=True,
+        aliases={
+            "leave it out: variants train together in one process; a search trains Study(..., slots=8) trials at once":
+            "n_jobs max_concurrent_trials resources_per_trial",
+        },
+    )  # fmt: skip
+    constraint: Callable[[Mapping[str, Any]], bool] | None = advanced(None, search=True)
+    seeds_by: str = advanced("mean", choices=("mean", "bound"), key=True, search=True)
+    storage: Any = advanced(None, key=True, search=True)
+    skip_duplicates: bool = advanced(False, key=True, search=True)
+    timeout: float | None = advanced(None, above=0, key=True, search=True, free=True)
+    population: PBT | Halving | None = advanced(None)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> StudyConfig:
@@ -271,11 +305,21 @@ ARGUMENTS: dict[str, Argument] = {
 RENAMED = {"across": "padding"}
 """Arguments by the names that they had before 0.1; these go with the next release."""
 
+FREE = [name for name, known in ARGUMENTS.items() if known.free]
+"""Those of which a run may go on with another value: epochs and trials may be added, a time limit is of one run, a
+device is where it runs, and a name is for people."""
+
 FLAGS = [name for name, known in ARGUMENTS.items() if known.hint]
 """Those with an option on the command line."""
 
 KEYS = [name for name, known in ARGUMENTS.items() if known.hint or known.key]
 """Those that a file for `hfta-nb tune` may have."""
+
+
+OTHER_NAMES = {
+    name: remedy for known in ARGUMENTS.values() for remedy, names in known.aliases.items() for name in names.split()
+}
+"""What is said of names that other libraries have for arguments, where one is taken for an axis."""
 
 
 def by_new_names(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -206,104 +206,22 @@ NOT_AXES = {
     **dict.fromkeys(
         ("fixed", "config", "constants", "params"), "give constants by keyword, as in Study(..., batch_size=32)"
     ),
-    **dict.fromkeys(("max_epochs", "num_epochs", "n_epochs", "num_train_epochs"), "give Study(..., epochs=20)"),
     **dict.fromkeys(
-        ("early_stopping", "early_stop", "early_stopping_patience", "early_stopping_rounds"),
-        "Study(..., patience=5) ends a member after 5 validations without improvement",
-    ),
-    **dict.fromkeys(
-        ("early_stopping_min_delta", "early_stopping_threshold", "tolerance", "min_improvement", "tol", "threshold"),
-        "Study(..., patience=5, min_delta=0.001) counts smaller improvements as none",
-    ),
-    **dict.fromkeys(
-        (
-            "restore_best_weights",
-            "load_best_model_at_end",
-            "save_best_only",
-            "save_top_k",
-            "checkpoint_best",
-            "refit",
-            "restore_best",
-            "load_best",
-            "keep_best",
-            "best_model",
-        ),
+        ("restore_best_weights", "load_best_model_at_end", "save_best_only", "save_top_k", "checkpoint_best", "refit",
+         "restore_best", "load_best", "keep_best", "best_model"),
         "leave it out: the weights of the best epoch are kept, and study.best().module() has them",
     ),
-    **dict.fromkeys(
-        (
-            "timeout",
-            "max_time",
-            "time_limit",
-            "max_seconds",
-            "time_budget_s",
-            "time_budget",
-            "max_runtime",
-            "max_time_s",
-            "walltime",
-            "max_duration",
-        ),
-        "Study(..., member_seconds=600) ends a member after so many seconds of training, timeout=600 a search",
-    ),
-    **dict.fromkeys(
-        (
-            "max_steps",
-            "num_steps",
-            "total_steps",
-            "max_iter",
-            "steps",
-            "n_steps",
-            "iterations",
-            "num_iterations",
-            "num_train_steps",
-            "max_train_steps",
-        ),
-        "Study(..., member_steps=1000) ends a member after so many steps, at the end of its epoch",
-    ),
-    **dict.fromkeys(
-        ("label_smoothing", "smoothing", "label_smoothing_factor", "label_smooth", "smooth", "ls"),
-        "give Study(..., loss=hfta_nb.losses.cross_entropy(label_smoothing=0.1))",
-    ),
     **dict.fromkeys(("swa", "use_swa", "swa_lr", "swa_start"), "Study(..., ema_decay=0.999) averages the weights"),
-    **dict.fromkeys(
-        ("val_batch_size", "valid_batch_size", "eval_batch_size", "test_batch_size", "per_device_eval_batch_size"),
-        "give Study(..., validation_batch_size=256)",
-    ),
     **dict.fromkeys(
         ("val_split", "validation_split", "test_size", "val_size"),
         "hfta_nb.data.from_tensors(x, y, validation=0.2) says how many samples are held out",
     ),
     **dict.fromkeys(("shuffle", "num_workers", "pin_memory", "collate_fn"), "give the data as a DataLoader with it"),
-    **dict.fromkeys(("criterion", "loss_fn", "loss_function"), "give Study(..., loss=...)"),
     **dict.fromkeys(("callbacks", "callback", "logger"), "give study.fit(on_event=...)"),
-    **dict.fromkeys(
-        ("amp", "use_amp", "mixed_precision", "bf16", "half", "autocast"), 'give Study(..., precision="bf16")'
-    ),
-    **dict.fromkeys(("n_trials", "num_trials", "num_samples", "n_iter"), "give Study(..., trials=20)"),
-    **dict.fromkeys(("gpus", "accelerator"), 'give Study(..., device="cuda")'),
-    **dict.fromkeys(
-        ("n_jobs", "max_concurrent_trials", "resources_per_trial"),
-        "leave it out: variants train together in one process; a search trains Study(..., slots=8) trials at once",
-    ),
-    **dict.fromkeys(
-        (
-            "direction",
-            "directions",
-            "mode",
-            "objective",
-            "metric",
-            "scoring",
-            "metric_for_best_model",
-            "greater_is_better",
-        ),
-        'give Study(..., monitor="val_accuracy"); which way is better, hfta_nb.Metric(f, maximize=True) says of f',
-    ),
     **dict.fromkeys(
         ("resume", "load_if_exists", "resume_from_checkpoint", "ckpt_path"),
         "study.fit(resume=True) carries on with the run in directory=...",
     ),
-    **dict.fromkeys(("study_name", "run_name", "experiment_name"), 'give Study(..., name="...")'),
-    **dict.fromkeys(("output_dir", "save_dir", "log_dir", "default_root_dir"), "give Study(..., directory=...)"),
     **dict.fromkeys(
         ("param_grid", "param_distributions", "search_space", "param_space", "space"),
         "the grid is the second argument: Study(build, grid, data)",
@@ -313,42 +231,17 @@ NOT_AXES = {
         "run a Study of each fold's data: for train, held in KFold(5).split(x)",
     ),
     **dict.fromkeys(
-        ("check_val_every_n_epoch", "val_check_interval", "eval_strategy", "evaluation_strategy", "eval_steps"),
-        "give Study(..., validate_every=5), in epochs",
-    ),
-    **dict.fromkeys(("limit_train_batches", "steps_per_execution"), "give Study(..., steps_per_epoch=100)"),
-    **dict.fromkeys(
-        (
-            "train_loader",
-            "val_loader",
-            "train_dataloaders",
-            "val_dataloaders",
-            "validation_data",
-            "val_data",
-            "eval_dataset",
-            "train_dataset",
-            "dataset",
-        ),
+        ("train_loader", "val_loader", "train_dataloaders", "val_dataloaders", "validation_data", "val_data",
+         "eval_dataset", "train_dataset", "dataset"),
         "the data is the third argument: Study(build, grid, (train, validation))",
     ),
-    **dict.fromkeys(
-        ("class_weight", "class_weights"),
-        "give Study(..., loss=nn.CrossEntropyLoss(weight=...))",
-    ),
-    "pos_weight": "give Study(..., loss=nn.BCEWithLogitsLoss(pos_weight=...))",
-    **dict.fromkeys(
-        ("sample_weight", "sample_weights"),
-        "give them with the targets, (x, (y, weight)), and a loss of both: Study(..., loss=...)",
-    ),
-    **dict.fromkeys(("n_iter_no_change", "es_patience", "stop_patience"), "give Study(..., patience=5)"),
     **dict.fromkeys(
         ("hidden_size", "hidden_dim", "hidden", "width", "depth", "num_layers", "n_layers", "dropout"),
         "make it a parameter of the function that builds the model",
     ),
     "catch": "leave it out: a trial that fails is marked as failed, and the others go on",
-    "fp16": 'give Study(..., precision="fp16")',
     "warmup_ratio": "give warmup_steps, a number of optimizer steps",
-    "drop_remainder": "give Study(..., drop_last=True)",
     "verbose": "give study.fit(progress=False)",
-}
-"""What is meant where names of other libraries' arguments, or of the arguments of a study, are taken for an axis."""
+}  # fmt: skip
+"""What is meant where names of other libraries are taken for an axis; arguments of a study have theirs in
+`study_config.OTHER_NAMES`."""

@@ -23,7 +23,7 @@ def add(study: StudyState, variants: Any, key: str = "") -> list[int]:
     listed = configurations(variants)
     if key and any(one.key == key for one in study.added):
         return []
-    if not study._running:
+    if not study.run_state.running:
         if study.store.exists and study.store.running:
             remedy = "post it to the control of its run: control.add(...)"
             raise StudyError("the run is in progress elsewhere", where=str(study.directory), remedy=remedy)
@@ -77,7 +77,7 @@ def axes(study: StudyState) -> dict[str, tuple[Json, ...]]:
     for one in study.added:
         grid = grid.plus(one.variants)
     found = dict(grid.axes)
-    for event in study._history.edits:  # values that members were given while they trained
+    for event in study.run_state.history.edits:  # values that members were given while they trained
         for name, value in event.changes.items() if event.how in ("set", "copied") else ():
             known = found.get(name) or _unswept(study, name)
             found[name] = known if value in known else (*known, value)
@@ -103,7 +103,7 @@ def planned_apart(study: StudyState, one: Added, known: Sequence[Group]) -> list
     """The groups of what was added, numbered after all others."""
     first = 1 + max(v.id for g in known for v in g.variants)
     index = 1 + max(g.index for g in known)
-    builder = study._trainer.builder if isinstance(study._trainer, Trainer) else None
+    builder = study.run_state.trainer.builder if isinstance(study.run_state.trainer, Trainer) else None
     return [_numbered(group, first, index) for group in planned(study, Grid.of(one.variants), builder)]
 
 

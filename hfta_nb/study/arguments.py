@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,23 +20,34 @@ from hfta_nb.models.losses import Loss
 from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import family
 from hfta_nb.models.recipes import Family, from_callable, with_own
-from hfta_nb.models.study_config import ARGUMENTS, Argument, StudyConfig
+from hfta_nb.models.study_argument import ELSEWHERE, Argument
+from hfta_nb.models.study_config import ARGUMENTS, StudyConfig
 from hfta_nb.search import COSTS
 from hfta_nb.train.plan import MOST_PADDING, Group
-from hfta_nb.train.step import Precision, by_step
+from hfta_nb.train.step import by_step
 from hfta_nb.train.step.choices import factory_of
-from hfta_nb.train.step.precision import check
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def _kind(known: Argument) -> Kind | None:
-    """What an argument may be, as far as its type and its choices say it."""
-    bare = known.type.removesuffix(" | None")
-    word = one_of(*known.choices) if known.choices and bare == "str" else None
+    """What an argument may be, as far as its type, its choices and its range say it."""
+    bare = known.bare_type
+    word = one_of(*known.choices) if known.choices and bare == "str" else _number(known) if known.range else None
     kind = FLAG if bare == "bool" else FUNCTION if bare.startswith("Callable") else word
     return kind.or_none if kind is not None and bare != known.type else kind
+
+
+def _number(known: Argument) -> Kind:
+    """A number in an argument's range."""
+    is_one = whole if known.bare_type == "int" else number
+    if known.low == 1 and is_one is whole:
+        what, accepted = "not a positive whole number", "1, 2, 3, ..."
+    else:
+        what = f"not a {'whole ' if is_one is whole else ''}number {known.range}"
+        accepted = f"{'whole ' if is_one is whole else ''}numbers {known.range}"
+    return Kind(what, accepted, lambda value: is_one(value) and known.has_in_range(value))
 
 
 KINDS = {
@@ -51,6 +61,11 @@ KINDS = {
                      lambda v: whole(v) or v == "auto").or_none,
     "padding": Kind("unknown choice", "auto, never, or the share of padding, from 0 to 1",
                    lambda v: number(v) or isinstance(v, str)),
+    "seed": replace(_number(ARGUMENTS["seed"]), what="not a seed", accepted="whole numbers from 0 to below 2**63; "
+                    "to train each variant with several seeds, make seed an axis of the grid"),
+    "min_delta": replace(_number(ARGUMENTS["min_delta"]), what="not a difference"),
+    **{name: replace(_number(ARGUMENTS[name]), what="not a time", accepted="seconds, above 0").or_none
+       for name in ("member_seconds", "timeout")},
 }  # fmt: skip
 """What a study's arguments may be; the rest of this module says which values go together, and with the data."""
 
@@ -85,25 +100,29 @@ def by_new_names(make: Callable[P, R]) -> Callable[P, R]:
     return made
 
 
-def counted(asked: StudyConfig) -> StudyConfig:
-    """The same arguments, in which whole numbers from 1 are checked, and are Python's own."""
-    given = {name: getattr(asked, name) for name, known in ARGUMENTS.items() if known.low == 1}
-    omitted = {name for name, value in given.items() if value is None and ARGUMENTS[name].default is None}
-    found: dict[str, Any] = {name: positive(name, given[name]) for name in given.keys() - omitted}
-    return replace(asked, **found)
+def own_numbers(asked: StudyConfig) -> StudyConfig:
+    """The same arguments, in which numbers with a range are Python's own: NumPy's and torch's are accepted as well."""
+    given = {name: getattr(asked, name) for name, known in ARGUMENTS.items() if known.range}
+    made: dict[str, Any] = {
+        name: operator.index(value) if ARGUMENTS[name].bare_type == "int" else float(value)
+        for name, value in given.items()
+        if value is not None
+    }
+    return replace(asked, **made)
 
 
-def seed_of(given: Any) -> int:
-    """A seed, which may be an integer of NumPy's."""
-    if not whole(given) or operator.index(given) < 0:
-        raise StudyError("not a seed", where="seed", got=given, accepted="whole numbers from 0 to below 2**63",
-                         remedy="to train each variant with several seeds, make seed an axis of the grid")  # fmt: skip
-    return operator.index(given)
+def as_given(asked: StudyConfig) -> dict[str, Any]:
+    """The arguments that a study has as attributes and saves, by name."""
+    return {name: getattr(asked, name) for name, known in ARGUMENTS.items() if known.saved != ELSEWHERE}
 
 
-def steps_of(given: int | None, data: AnyData) -> int | None:
-    """The optimizer steps of an epoch; None for a pass through the data, which must have an end."""
-    if given is None and isinstance(data, Stream) and data.endless:
+def check_data(asked: StudyConfig, data: AnyData) -> None:
+    """See that an epoch has an end, and that a batch size of validation is used.
+
+    Raises:
+        StudyError: the data has neither an end nor steps of an epoch, or has validation batches of its own.
+    """
+    if asked.steps_per_epoch is None and isinstance(data, Stream) and data.endless:
         raise StudyError(
             f"{data.name} never ends, so its first epoch would not either",
             where="steps_per_epoch",
@@ -111,16 +130,11 @@ def steps_of(given: int | None, data: AnyData) -> int | None:
             accepted="1, 2, 3, ...",
             remedy="say how many optimizer steps make an epoch, for example steps_per_epoch=500",
         )
-    return given
-
-
-def validation_batch_of(given: int | None, data: AnyData) -> int | None:
-    """The size of validation's mini-batches; None for the usual one, or that of the data's own mini-batches."""
+    given = asked.validation_batch_size
     if given is not None and isinstance(data, Stream) and not data.validation.takes_batch_size:
         remedy = "leave it out, or set it where the batches are made: DataLoader(..., batch_size=...)"
         raise StudyError(f"{data.name} has validation batches of its own size", where="validation_batch_size",
                          got=given, remedy=remedy)  # fmt: skip
-    return given
 
 
 def capacity_of(given: Any) -> int | str | None:
@@ -186,37 +200,20 @@ def check_schedules(groups: Sequence[Group], epochs: int, steps_per_epoch: int |
                                  accepted=error.accepted, remedy=error.remedy) from error  # fmt: skip
 
 
-def precision_of(name: str, device: torch.device, dtype: torch.dtype) -> Precision:
-    return Precision(check(name, device, dtype), device)
-
-
 def fixed_of(fixed: dict[str, Any], batch_size: int | None, axes: Mapping[str, Any]) -> dict[str, Any]:
     """Values of axes that are not in the grid, the batch size among them where it was given."""
     return fixed if batch_size is None or "batch_size" in axes else {**fixed, "batch_size": batch_size}
 
 
-def least_of(asked: StudyConfig) -> float:
-    """By how much a metric must improve.
+def check_patience(asked: StudyConfig) -> None:
+    """See that a least improvement has something to be compared with.
 
     Raises:
-        StudyError: it is no such number, or is given without patience.
+        StudyError: it is given without patience.
     """
-    least = asked.min_delta
-    if not number(least) or not 0 <= float(least) < math.inf:
-        raise StudyError("not a difference", where="min_delta", got=least, accepted="a number, from 0")
-    if float(least) and asked.patience is None:
+    if asked.min_delta and asked.patience is None:
         remedy = "give it with patience, as in Study(..., patience=5, min_delta=0.001)"
-        raise StudyError("has no effect without patience", where="min_delta", got=least, remedy=remedy)
-    return float(least)
-
-
-def time_limit(where: str, given: Any) -> float | None:
-    """A number of seconds; None for no limit."""
-    if given is None:
-        return None
-    if not number(given) or not 0 < float(given) < math.inf:
-        raise StudyError("not a time", where=where, got=given, accepted="seconds, above 0")
-    return float(given)
+        raise StudyError("has no effect without patience", where="min_delta", got=asked.min_delta, remedy=remedy)
 
 
 def padding_of(given: float | str, device: torch.device, search: bool = False) -> float | str:
@@ -237,7 +234,7 @@ def padding_of(given: float | str, device: torch.device, search: bool = False) -
     return given
 
 
-def device_of(name: str | None) -> torch.device:
+def device_of(name: str | torch.device | None) -> torch.device:
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     try:

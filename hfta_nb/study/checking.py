@@ -13,7 +13,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.study import result_tables, running
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.planning import settings_of
-from hfta_nb.study.study_state import StudyState
+from hfta_nb.study.study_state import StudyState, variant_of
 from hfta_nb.train.dry_run import tried
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Checking(StudyState):
         Raises:
             StudyError: a member is unknown, or has no epoch to compare yet.
         """
-        chosen = [result_tables.best(self).variant] if members is None else [self._member(id) for id in members]
+        chosen = [result_tables.best(self).variant] if members is None else [variant_of(self, id) for id in members]
         for variant in chosen:
             for event in check_member(self, variant, epochs):
                 running.keep(self, event)

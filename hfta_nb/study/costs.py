@@ -8,7 +8,7 @@ from hfta_nb.train.plan import Builder
 
 def of(study: StudyState, variant: int) -> dict[str, float]:
     """By name as in `hfta_nb.search.COSTS`; NaN where it isn't known."""
-    history = study._history
+    history = study.run_state.history
     member = history.members[variant]
     memory_bytes, _ = history.memory_of(member)
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,14 @@ from hfta_nb.models.recipes import Family
 from hfta_nb.models.recipes.preserve_rng import neutral
 from hfta_nb.models.study_config import StudyConfig
 from hfta_nb.records import events as ev
-from hfta_nb.records.history import History
 from hfta_nb.records.store import Store
 from hfta_nb.search import PBT, Halving, Mirror
 from hfta_nb.search.grid import Grid
 from hfta_nb.study import adding, arguments, definition_files, keeping, planning, populations, searching, simulating
 from hfta_nb.study.given_data import kept
-from hfta_nb.study.study_state import StudyState
-from hfta_nb.train import Settings, Trainer
-from hfta_nb.workers.crews import Crew
+from hfta_nb.study.study_state import RunState, StudyState
+from hfta_nb.train import Settings
+from hfta_nb.train.step.precision import check as precision_of
 from hfta_nb.workers.fleet import Profile, Simulation
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Definition(StudyState):
         loss: Loss | str | None = None,
         metrics: Any = None,
         seed: int = 0,
-        device: str | None = None,
+        device: str | torch.device | None = None,
         precision: str = "fp32",
         directory: str | Path | None = None,
         name: str | None = None,
@@ -94,23 +94,18 @@ class Definition(StudyState):
         population: PBT | Halving | None = None,
         **fixed: Any,
     ) -> None:
-        asked = arguments.counted(StudyConfig.of(locals()))
-        self.family = arguments.family_of(family, loss, in_full(metrics), param_groups)
-        self.data, self.deterministic = self._suited(data, drop_last), deterministic
-        self._pace(asked)
-        self._judged(asked)
-        self._searched(in_full(grid), asked, fixed)
-        self._place(asked)
-        self._resources(asked)
-        self._planned(asked)
+        self._define(family, in_full(grid), data, arguments.own_numbers(StudyConfig.of(locals())), fixed)
 
-    def _pace(self, asked: StudyConfig) -> None:
-        """How often and in what batches it validates, how long an epoch is, and what ends a member."""
-        self.epochs, self.validate_every, self.patience = asked.epochs, asked.validate_every, asked.patience
-        self.min_delta, self.member_steps = arguments.least_of(asked), asked.member_steps
-        self.member_seconds = arguments.time_limit("member_seconds", asked.member_seconds)
-        self.steps_per_epoch = arguments.steps_of(asked.steps_per_epoch, self.data)
-        self.validation_batch_size = arguments.validation_batch_of(asked.validation_batch_size, self.data)
+    def _define(self, family: Any, grid: Any, data: Any, asked: StudyConfig, fixed: dict[str, Any]) -> None:
+        vars(self).update(arguments.as_given(asked))  # from here on: what a study has in another form, or checks
+        self.family = arguments.family_of(family, asked.loss, in_full(asked.metrics), asked.param_groups)
+        self.data = self._suited(data)
+        arguments.check_data(asked, self.data)
+        arguments.check_patience(asked)
+        self._judged(asked)
+        self._searched(grid, asked, fixed)
+        self._place(asked)
+        self._planned(asked)
 
     def _planned(self, asked: StudyConfig) -> None:
         """The first plan, and which weights are kept where."""
@@ -118,45 +113,28 @@ class Definition(StudyState):
         self.rounds = populations.rounds_of(self, asked.population)
         self.grid, self.plan_groups = searching.planned(self)
         self.keep_checkpoints = keeping.checked(self, in_full(asked.keep_checkpoints))
-        self._begin_afresh(asked.directory)
-
-    def _resources(self, asked: StudyConfig) -> None:
-        """How memory is used, which kernels run, and whether steps are compiled and compared."""
-        self.verify, self.checkpointing, self.compile = asked.verify, asked.checkpointing, asked.compile
-        self.capacity, self.strategy = arguments.capacity_of(asked.capacity), arguments.strategy_of(asked)
+        place = Path(asked.directory) if asked.directory else _new_place(self.family.name)
+        self.store = Store(place.absolute())
+        self.run_state = RunState(Mirror(self.directory / searching.FILE))
 
     def _place(self, asked: StudyConfig) -> None:
-        """Where and in what the members compute, and what they share."""
-        self.serial, self.share_stream = asked.serial, asked.share_stream
-        self.devices_batch_norm = asked.devices_batch_norm
+        """Where and in what the members compute, how many at a time, and with which kernels."""
         self.dtype, self.device = arguments.dtype_of(asked.dtype), arguments.device_of(asked.device)
-        self._precision = arguments.precision_of(asked.precision, self.device, self.dtype)
+        self.precision = precision_of(asked.precision, self.device, self.dtype)
         self.padding = arguments.padding_of(asked.padding, self.device, self.searcher is not None)
         self.devices = arguments.devices_of(asked.devices, self.device)
+        self.capacity, self.strategy = arguments.capacity_of(asked.capacity), arguments.strategy_of(asked)
 
-    def _begin_afresh(self, directory: str | Path | None) -> None:
-        """Nothing of a run is known."""
-        self.store = Store((Path(directory) if directory else _new_place(self.family.name)).absolute())
-        self._history = History()
-        self._read = 0  # the number of the last event that is in it
-        self._running = 0  # runs of this very object, which fold their events in themselves
-        self._trainer: Trainer | Crew | None = None  # of the run that is on
-        self._on_trial: list[Callable[..., Any]] = []  # callbacks of the trials of a search
-        self._unkept: Any = None  # a checkpoint that could not be written: its state, and weights
-        self._extended = False  # variants were added that its events do not have yet
-        self._mirror = Mirror(self.directory / searching.FILE)  # of the trials, where this is a search
-
-    def _suited(self, data: Any, drop_last: bool) -> AnyData:
+    def _suited(self, data: Any) -> AnyData:
         """The data, which suits the family."""
-        self.drop_last, self.handed = drop_last, kept(data)
+        self.handed = kept(data)
         with datasets.ignoring(self.family.loss, of_numbers(self.family.loss) is True):
             found = datasets.resolve(self.family.data[0] if data is None else data)
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
 
     def _judged(self, asked: StudyConfig) -> None:
-        """The objectives, the first of which is monitored; over what they are averaged; the study's name and seed."""
-        self.seed = arguments.seed_of(asked.seed)
+        """The objectives, the first of which is monitored; over what they are averaged; the study's name."""
         self.objectives = arguments.objectives_of(self.family, self.data, in_full(asked.monitor))
         self.monitor, self.maximize = self.objectives[0]
         self.seeds_by, self.name = asked.seeds_by, asked.name or arguments.usual_name(self.family, self.data)
@@ -168,11 +146,11 @@ class Definition(StudyState):
         self.fixed = arguments.fixed_of(fixed, asked.batch_size, self.grid.axes)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._running:
+        if self.run_state.running:
             remedy = "copy it after the run, or read what it has so far in another study: Study.load(study.directory)"
             raise StudyError("a study can't be copied or sent while it runs", where=str(self.directory), remedy=remedy)
         # The data that was handed over is for `check`, which can do without where the study was sent to.
-        return {**self.__dict__, "handed": None, "_unkept": None}
+        return {**self.__dict__, "handed": None, "run_state": replace(self.run_state, unkept=None)}
 
     @takes(StudyError, measure=FLAG)
     def plan(self, measure: bool = True) -> pandas.DataFrame:

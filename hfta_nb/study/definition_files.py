@@ -13,7 +13,8 @@ from hfta_nb import search
 from hfta_nb.data import Data
 from hfta_nb.errors import StoreError
 from hfta_nb.models.recipes import named_parts
-from hfta_nb.models.study_config import ALWAYS, ARGUMENTS, CHANGED
+from hfta_nb.models.study_argument import ALWAYS, CHANGED
+from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records.store import Store, is_full
 from hfta_nb.study import arguments
 from hfta_nb.study.reading import DATA
@@ -92,15 +93,15 @@ def save(study: StudyState, target: Path) -> Path:
         write(study)
     if target != study.directory:
         study.store.copy_to(target)
-        if study._unkept is None:
+        if study.run_state.unkept is None:
             Store(target).tell_of_lost_files()
-    if study._unkept is not None:
-        state, weights = study._unkept
+    if study.run_state.unkept is not None:
+        state, weights = study.run_state.unkept
         store = Store(target)
         for name, end in study.store.unwritten.items():
             store.stage(name, end)
         store.write_checkpoint(state, weights)
-        study._unkept = None
+        study.run_state.unkept = None
     return target
 
 
@@ -111,7 +112,8 @@ def rescued(study: StudyState, error: BaseException) -> BaseException:
     Returns:
         The error, which says where.
     """
-    if not isinstance(error, StoreError) or is_full(error) or getattr(study, "_unkept", None) is None:
+    unkept = study.run_state.unkept if isinstance(study, StudyState) else None
+    if unkept is None or not isinstance(error, StoreError) or is_full(error):
         return error
     spares = (study.directory.with_name(f"{study.directory.name}-{n}") for n in itertools.count(1))
     place = next(spare for spare in spares if not spare.exists())

@@ -32,13 +32,13 @@ def fit(
 ) -> None:
     """See `Study.fit`."""
     listeners = listeners_of(on_event)
-    study._on_trial = listeners_of(on_trial, "on_trial", "an Optuna study and a trial")
+    study.run_state.on_trial = listeners_of(on_trial, "on_trial", "an Optuna study and a trial")
     events = run()
     seen = None
     with bar(study) if progress else contextlib.nullcontext(_nothing) as show_event:
         try:
             for event in events:
-                seen = study._read
+                seen = study.run_state.read
                 show_event(event)
                 for listener in listeners:
                     listener(event)

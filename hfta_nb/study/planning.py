@@ -18,6 +18,7 @@ from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
 from hfta_nb.train.memory import shown
+from hfta_nb.train.step import Precision
 from hfta_nb.workers.crews import reached
 from hfta_nb.workers.fleet.arrays import Arrays
 from hfta_nb.workers.fleet.profile import Profile, profile
@@ -33,7 +34,7 @@ def settings_of(study: StudyState) -> Settings:
     searcher = study.searcher
     slots = None if searcher is None or study.serial else searcher.slots * max(1, len(searcher.seeds))
     more = {
-        "precision": study._precision,
+        "precision": Precision(study.precision, study.device),
         "compiling": "never" if study.deterministic else study.compile,
         "slots": slots,
         "population": study.rounds,

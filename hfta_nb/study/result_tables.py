@@ -13,7 +13,7 @@ from hfta_nb.search.grid import show
 from hfta_nb.study import searching
 from hfta_nb.study.adding import axes
 from hfta_nb.study.result import Result
-from hfta_nb.study.study_state import StudyState
+from hfta_nb.study.study_state import StudyState, variant_of
 
 if TYPE_CHECKING:
     import pandas
@@ -72,7 +72,7 @@ def best(study: StudyState, over: str | Sequence[str] | None = None) -> Result:
     left_out = searching.infeasible(study)
     for member in ranked:
         if member.best_epoch and member.id not in left_out:
-            return Result(study, study._member(member.id))
+            return Result(study, variant_of(study, member.id))
     if left_out:
         raise StudyError("no member is feasible", where=study.name, got=f"constraints of {len(left_out)} violated",
                          remedy="study.results() has all members")  # fmt: skip
@@ -125,7 +125,7 @@ def shown(study: StudyState) -> str:
 def _best(study: StudyState) -> str:
     for member in study.history.leaderboard():
         if math.isfinite(member.best_value):
-            where = study._member(member.id).label
+            where = variant_of(study, member.id).label
             return f"{where}: {study.monitor} {member.best_value:.4g} at epoch {member.best_epoch}"
     return ""
 

@@ -49,8 +49,8 @@ def run(
     ranks = (1 if study.serial else study.devices), study.devices_batch_norm
     here = spread(ranks[0] if executor is None else 1, study.device, ranks[1])  # workers start ranks of their own
     with opened(study, resume, epochs, again) as state, here as prepare:
-        if study._history.edits:  # of some the run may have gone back behind: they are made again
-            study._history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
+        if study.run_state.history.edits:  # of some the run may have gone back behind: they are made again
+            study.run_state.history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
         searching.begin(study, state is not None or resume)
         noting.environment(study)
         sampler = telemetry.sampler(str(study.device))
@@ -64,10 +64,10 @@ def run(
             trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take, owner=owner)
         else:
             trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take, ranks=ranks)
-        control.attach(lambda request: steering.check(study, request, study._history))
-        study.plan_groups, study._trainer, study._extended = trainer.arrays, trainer, False
+        control.attach(lambda request: steering.check(study, request, study.run_state.history))
+        study.plan_groups, study.run_state.trainer, study.run_state.extended = trainer.arrays, trainer, False
         sampled = 0.0
-        study._running += 1
+        study.run_state.running += 1
         try:
             for event in events(study, trainer, state is not None):
                 keep(study, event)
@@ -90,22 +90,22 @@ def run(
             if isinstance(trainer, Crew):
                 trainer.close()
             searching.end(study)
-            study._trainer = None
-            study._running -= 1
+            study.run_state.trainer = None
+            study.run_state.running -= 1
 
 
 def keep(study: StudyState, event: Event) -> None:
     """Take an event in, and write it down."""
-    study._history.add(event)
+    study.run_state.history.add(event)
     if not isinstance(event, TRANSIENT):
-        study._read = study.store.append(event)
+        study.run_state.read = study.store.append(event)
 
 
 def reload(study: StudyState) -> None:
     """See `Study.reload`."""
-    for event, offset in study.store.events(study._read):
+    for event, offset in study.store.events(study.run_state.read):
         _take(study, event)
-        study._read = offset
+        study.run_state.read = offset
         if isinstance(event, ev.RunStarted):  # by a worker, perhaps, which was given more of either
             study.epochs = event.epochs
             if len(event.variants) > len(study.variants):
@@ -114,7 +114,7 @@ def reload(study: StudyState) -> None:
 
 def _take(study: StudyState, event: Event) -> None:
     """Take an event of the store in, which may lack what came before it: some of it may be damaged."""
-    history = study._history
+    history = study.run_state.history
     if history.run is None and not isinstance(event, ev.RunStarted):
         history.add(started(study, False))
     try:
@@ -131,11 +131,11 @@ def _take(study: StudyState, event: Event) -> None:
 
 def looked_at(study: StudyState) -> History:
     """The state of the run; FAILED if the process that trained it is gone."""
-    if study._running:
-        return study._history
+    if study.run_state.running:
+        return study.run_state.history
     for _ in range(2):  # it may end between the two looks
         reload(study)
-        history = study._history
+        history = study.run_state.history
         if history.state not in (ev.RUNNING, ev.PAUSED) or study.store.running is not False:
             return history
     history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) resumes it"))
@@ -144,11 +144,11 @@ def looked_at(study: StudyState) -> History:
 
 def _save(study: StudyState, state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, torch.Tensor]]) -> str:
     noting.choices(study)
-    study._unkept = None
+    study.run_state.unkept = None
     try:
         return str(study.store.write_checkpoint(state, weights))
     except StoreError:
-        study._unkept = state, weights
+        study.run_state.unkept = state, weights
         raise
 
 
@@ -163,7 +163,7 @@ def _ended_by(study: StudyState, error: BaseException) -> Iterator[Event]:
 
 
 def _cut_short(study: StudyState, why: str) -> Iterator[Event]:
-    for member in list(study._history.members.values()):
+    for member in list(study.run_state.history.members.values()):
         if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
             yield ev.MemberChanged(time.time(), member.id, ev.STOPPED, ev.WITH_RUN)
     yield ev.RunChanged(time.time(), ev.STOPPED, why)
@@ -307,15 +307,15 @@ def events(study: StudyState, trainer: Trainer | Crew, resumed: bool) -> Iterato
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
     waiting = {id for todo in trainer.waiting for id in todo.group.ids}
     for variant in [v for end in trainer.ended.values() for v in end.members if v not in waiting]:
-        if study._history.members[variant].state == ev.WAITING:  # for more epochs than are wanted now
+        if study.run_state.history.members[variant].state == ev.WAITING:  # for more epochs than are wanted now
             yield ev.MemberChanged(time.time(), variant, ev.COMPLETE)
     for event in trainer:
-        if study._extended:  # by whoever got the last event, or by a request; this event may tell of the new variants
+        if study.run_state.extended:  # by whoever got the last event, or a request; this one may tell of the new ones
             yield from _announced(study, trainer)
         yield event
         if isinstance(event, ev.MemberEdited) and _brings_axis(study, event):
             yield from _announced(study, trainer)
-    study._trainer = None  # what is added from here on is for another run
+    study.run_state.trainer = None  # what is added from here on is for another run
     if trainer.stopped:
         for member in list(study.history.members.values()):
             if member.state == ev.WAITING:
@@ -333,13 +333,13 @@ def events(study: StudyState, trainer: Trainer | Crew, resumed: bool) -> Iterato
 
 def _brings_axis(study: StudyState, event: ev.MemberEdited) -> bool:
     """Whether a member now differs from the others in an axis of which all had one value."""
-    run = study._history.run
+    run = study.run_state.history.run
     return run is not None and event.how in ("set", "copied") and not event.changes.keys() <= run.axes.keys()
 
 
 def _announced(study: StudyState, trainer: Trainer | Crew) -> Iterator[Event]:
     """What the run is now, in the middle of it."""
-    study._extended, paused = False, study._history.state == ev.PAUSED
+    study.run_state.extended, paused = False, study.run_state.history.state == ev.PAUSED
     noting.variants(study)
     yield started(study, True)
     yield ev.PlanMade(time.time(), trainer.records())

@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hfta_nb.models.study_config import FREE
 from hfta_nb.records import events as ev
 from hfta_nb.study import definition_files, searching
 from hfta_nb.study.study_state import StudyState
-
-_FREE = ("epochs", "name", "device", "trials", "timeout")
-"""What may be otherwise: epochs and trials may be added, a time limit is of one run, a device is where it runs, and a
-name is for people."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +67,9 @@ def _changes(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[Chan
     spaces = [one.get("space", {}) for one in (mine, theirs)] if mine or theirs else [now["grid"], before["grid"]]
     yield from (Change(f"space.{name}", *pair) for name, *pair in _unlike(*(space or {} for space in spaces)))
     for name, *pair in _unlike(mine, theirs):
-        if name not in ("space", *_FREE) or (name == "trials" and None not in pair and pair[0] < pair[1]):
+        if name not in ("space", *FREE) or (name == "trials" and None not in pair and pair[0] < pair[1]):
             yield Change(name, *pair)
-    yield from (Change(name, *pair) for name, *pair in _unlike(now["options"], before["options"]) if name not in _FREE)
+    yield from (Change(name, *pair) for name, *pair in _unlike(now["options"], before["options"]) if name not in FREE)
 
 
 def _unlike(now: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

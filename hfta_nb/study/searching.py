@@ -14,7 +14,6 @@ from hfta_nb.records.events import Control, Event, Json
 from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, extremes, heard, is_space
 from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import adding, costs
-from hfta_nb.study.arguments import time_limit
 from hfta_nb.study.study_state import Added, StudyState
 from hfta_nb.train.plan import Group
 from hfta_nb.train.todo import Joining
@@ -66,7 +65,7 @@ def searcher_of(given: Any, asked: StudyConfig, study: StudyState) -> Searcher |
     found = Searcher(given, trials, slots, sampler, pruner, epochs=study.epochs, monitor=study.objectives[0],
                      seed=study.seed, constraint=asked.constraint, others=study.objectives[1:], home=home,
                      seeds_by=study.seeds_by, skip_duplicates=asked.skip_duplicates,
-                     timeout_s=time_limit("timeout", asked.timeout))  # fmt: skip
+                     timeout_s=asked.timeout)  # fmt: skip
     axes: Any = found.space  # without the seeds
     _check_axes({**given, **axes} if isinstance(given, Mapping) else given, study)
     return found
@@ -201,7 +200,7 @@ def begin(study: StudyState, resumed: bool) -> None:
     searcher.begin()
     searcher.epochs = study.epochs
     searcher.cost = partial(_cost, study)
-    study._mirror = mirror
+    study.run_state.mirror = mirror
     if resumed:
         _reclaim(study, searcher)
         for event, _ in study.store.events():
@@ -211,13 +210,13 @@ def begin(study: StudyState, resumed: bool) -> None:
     if not searcher.home.shared:  # a dashboard opens that storage itself
         mirror.begin(searcher.optuna)
     if resumed:
-        study._running += 1  # nobody else runs it: what is added here is added by the run
+        study.run_state.running += 1  # nobody else runs it: what is added here is added by the run
         try:
             _add(study, searcher, searcher.waiting)
             while searcher.idle and searcher.free and not _add(study, searcher, _asked(study, searcher, searcher.free)):
                 pass
         finally:
-            study._running -= 1
+            study.run_state.running -= 1
 
 
 def _reclaim(study: StudyState, searcher: Searcher) -> None:
@@ -241,13 +240,13 @@ def _keep(study: StudyState, searcher: Searcher) -> None:
     if not changed:
         return
     study.store.note(TRIAL, changed, lasting=False)
-    study._mirror.follow(searcher.optuna, [int(key) for key in changed if key.isdecimal()])
+    study.run_state.mirror.follow(searcher.optuna, [int(key) for key in changed if key.isdecimal()])
 
 
 def end(study: StudyState) -> None:
     """Bring the copy of the trials up to date, as no more events come."""
     if study.searcher is not None:
-        study._mirror.write(study.searcher.optuna)
+        study.run_state.mirror.write(study.searcher.optuna)
 
 
 def restore(study: StudyState) -> None:
@@ -265,7 +264,7 @@ def restore(study: StudyState) -> None:
 def look(study: StudyState) -> None:
     """Read the trials of a search that another process runs, or has run."""
     searcher = study.searcher
-    if searcher is None or study._running or not study.store.exists:
+    if searcher is None or study.run_state.running or not study.store.exists:
         return
     kept = study.store.notes(TRIAL)
     if kept:
@@ -278,9 +277,9 @@ def _tell(study: StudyState, searcher: Searcher) -> None:
     `optuna.Study.stop` works in them: no more trials are asked for.
     """
     ended, searcher.ended = searcher.ended, []
-    for number in ended if study._on_trial else ():
+    for number in ended if study.run_state.on_trial else ():
         with searcher.stoppable():
-            for callback in study._on_trial:
+            for callback in study.run_state.on_trial:
                 callback(searcher.optuna, searcher.optuna.trials[number])
 
 
@@ -308,7 +307,7 @@ def optuna_study(study: StudyState) -> Any:
 
 def follow(study: StudyState, control: Control, event: Event) -> None:
     """Prune and ask for trials after an event."""
-    searcher, trainer = study.searcher, study._trainer
+    searcher, trainer = study.searcher, study.run_state.trainer
     if searcher is None or trainer is None or trainer.stopped:
         return
     requests = searcher.saw(event)
@@ -319,7 +318,7 @@ def follow(study: StudyState, control: Control, event: Event) -> None:
     if isinstance(event, ev.SlotsFreed) and trainer.joiner is not None:
         _fill(study, searcher, trainer.joiner)
     ended = isinstance(event, ev.MemberChanged) and event.state in ev.FINAL_STATES
-    if ended and not study._history.count(ev.RUNNING):
+    if ended and not study.run_state.history.count(ev.RUNNING):
         while searcher.free and not _add(study, searcher, _asked(study, searcher, searcher.free)):
             pass
 

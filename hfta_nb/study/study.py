@@ -29,6 +29,7 @@ from hfta_nb.study.definition import Definition
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.restoring import restored
 from hfta_nb.study.result import Result
+from hfta_nb.study.study_state import variant_of
 
 if TYPE_CHECKING:
     import pandas
@@ -207,7 +208,7 @@ class Study(Analysis, Checking, Definition):
         Raises:
             StudyError: there is no such variant.
         """
-        return Result(self, self._member(id))
+        return Result(self, variant_of(self, id))
 
     def reload(self) -> Study:
         """Read what another process (a worker) has added to the run's directory; returns the study."""

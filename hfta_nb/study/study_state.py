@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,35 @@ class Added:
     warm: bool = False
 
 
+@dataclass
+class RunState:
+    """What a study knows of its run.
+
+    Attributes:
+        mirror: of the trials, where the study is a search.
+        history: of the events so far.
+        read: the number of the last event that is in it.
+        running: runs of this very object, which add their events to the history themselves.
+        trainer: of the run that is on.
+        on_trial: callbacks of the trials of a search.
+        unkept: a checkpoint that could not be written: its state, and weights.
+        extended: whether there are variants that the events do not have yet.
+    """
+
+    mirror: Mirror
+    history: History = field(default_factory=History)
+    read: int = 0
+    running: int = 0
+    trainer: Trainer | Crew | None = None
+    on_trial: list[Callable[..., Any]] = field(default_factory=list)
+    unkept: Any = None
+    extended: bool = False
+
+
 class StudyState:
     """What a study is and how far it has come: what the files of this folder read and write.
 
-    `Definition` sets the attributes, from the arguments of a study (see `StudyConfig`) and, from ``_history`` on, for a
-    run that has not begun.
+    `Definition` sets the attributes, from the arguments of a study (see `StudyConfig`).
     """
 
     family: Family
@@ -63,6 +87,7 @@ class StudyState:
     keep_checkpoints: tuple[str, ...]
     dtype: torch.dtype
     device: torch.device
+    precision: str
     serial: bool
     seed: int
     padding: float | str
@@ -86,36 +111,28 @@ class StudyState:
     searcher: Searcher | None
     rounds: Rounds | None
     store: Store
-    _precision: Precision
-    _history: History
-    _read: int
-    _running: int
-    _trainer: Trainer | Crew | None
-    _extended: bool
-    _unkept: Any
-    _on_trial: list[Callable[..., Any]]
-    _mirror: Mirror
+    run_state: RunState
 
     def _take(self, one: Added, groups: Sequence[Group]) -> None:
         """Have these variants as well, planned as these arrays; a run that is under way trains them."""
         self.added.append(one)
-        if self._trainer is None:
+        if self.run_state.trainer is None:
             self.plan_groups = [*self.plan_groups, *groups]
         else:
-            self._trainer.add(groups)
-            self._extended = True
+            self.run_state.trainer.add(groups)
+            self.run_state.extended = True
 
     def _take_clone(self, one: Added) -> None:
         """Have a clone as well; the run that asks for it trains it where its source is."""
         self.added.append(one)
-        self._extended = True
+        self.run_state.extended = True
 
     def _extend(self, epochs: int) -> None:
         """Let all members train so many epochs, in the run that is under way."""
         self.epochs = epochs
         if self.searcher is not None:
             self.searcher.epochs = epochs
-        self._extended = True
+        self.run_state.extended = True
 
     @property
     def variants(self) -> list[Variant]:
@@ -132,11 +149,6 @@ class StudyState:
         return self.data.name
 
     @property
-    def precision(self) -> str:
-        """The precision in which members compute: "fp32", "tf32", "bf16" or "fp16"."""
-        return self._precision.name
-
-    @property
     def metrics(self) -> tuple[str, ...]:
         """Names of all curves: "train_loss", "val_loss", and likewise for phases and the family's metrics.
 
@@ -144,20 +156,26 @@ class StudyState:
         """
         training, validation = self.family.scores_for(self.data)
         names = tuple(f"{s}_{n}" for n in validation for s in ("train", "val") if s == "val" or n in training)
-        return (*names, "train_loss_scale") if self._precision.scales else names
+        return (*names, "train_loss_scale") if Precision(self.precision).scales else names
 
     def groups(self) -> tuple[GroupRecord, ...]:
         """How the variants are grouped, as records."""
         return tuple(g.record() for g in self.plan_groups)
 
-    @takes(StudyError, id=WHOLE)
-    def _member(self, id: int) -> Variant:
-        found = next((v for v in self.variants if v.id == id), None)
-        if found is None:
-            raise StudyError("no such variant", where=self.name, got=id, accepted=f"0 to {len(self.variants) - 1}")
-        return found
-
     @property
     def history(self) -> History:
         """The state of the run, with what another process has written of it; see `Study`."""
         raise NotImplementedError
+
+
+@takes(StudyError, id=WHOLE)
+def variant_of(study: StudyState, id: int) -> Variant:
+    """The variant of this number.
+
+    Raises:
+        StudyError: there is none.
+    """
+    found = next((v for v in study.variants if v.id == id), None)
+    if found is None:
+        raise StudyError("no such variant", where=study.name, got=id, accepted=f"0 to {len(study.variants) - 1}")
+    return found

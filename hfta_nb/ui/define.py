@@ -11,6 +11,7 @@ import ipywidgets
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, HftaError
 from hfta_nb.models.model_zoo import watch
+from hfta_nb.models.study_argument import HOW, WHAT
 from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records.events import Json
 from hfta_nb.search.grid import AxisSpec, show
@@ -20,9 +21,6 @@ from hfta_nb.ui.definition import FormValues, Listed, parted
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
 from hfta_nb.ui.widgets import button, words
-
-HOW = ("seed", "device", "dtype", "precision", "capacity", "checkpointing", "compile")
-"""The fields of how to compute; the others say what to train, and how long."""
 
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """The default grid, so that Train works at once."""
@@ -83,13 +81,14 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         if known.choices:
             return fields.choice(label, known.choices, hint, value)
         if name == "capacity":
-            return fields.capacity(value, hint)
+            return fields.capacity(value, hint, known.none)
         if name == "batch_size":
             value = value or self._usual_batch
+        if known.bare_type == "float":
+            return fields.number(label, value, known.has_in_range, f"numbers {known.range}".strip(), hint, known.none)
         never = name == "patience"  # 0 is never as well
         low = 0 if never else 1 if known.low is None else known.low
-        nothing = {"patience": "never", "steps_per_epoch": "a pass"}.get(name, "")
-        return fields.whole(label, value or None if never else value, low, hint, nothing)
+        return fields.whole(label, value or None if never else value, low, hint, known.none)
 
     def _with_own(self, data: Any) -> str | None:
         """The name of the data; own data, and a data set in a directory ("cifar10:<directory>"), join the list."""
@@ -203,7 +202,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     def _fields(self) -> list[ipywidgets.HBox]:
         """A line of what is trained, and one of how it is computed."""
-        lines = [[widget for name, widget in self.fields.items() if (name in HOW) == how] for how in (False, True)]
+        what = [self.family_field, self.data_field, *(self._made[n] for n in self._made if ARGUMENTS[n].form == WHAT)]
+        lines = [what, [self._made[name] for name in self._made if ARGUMENTS[name].form == HOW]]
         fixed = ", ".join(f"{k}={show(v) if not isinstance(v, dict | list) else v}" for k, v in self._options.items())
         if fixed:
             note = words("hfta-fixed")

@@ -61,7 +61,7 @@ class DryRun:
         """
         self.leave()
         self._key = key_of(study)
-        handle = executors.start(study.excerpt(), kind=self._kind, job="try")  # type: ignore[arg-type]
+        handle = executors.start(study.excerpt(), kind=self._kind, job="try")
         self._tell(f'<span class="hfta-tried">{TRYING}</span>', "")
 
         def heard(event: ev.Event) -> None:

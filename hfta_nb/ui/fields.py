@@ -106,24 +106,50 @@ def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "
     return TypedField(name, value, read, tooltip, nothing)
 
 
-def price(name: str, tooltip: str) -> TypedField:
-    """A price of 0 or more, or nothing."""
+def number(
+    name: str,
+    value: float | None,
+    fits: Callable[[float], bool],
+    accepted: str,
+    tooltip: str,
+    nothing: str = "",
+    what: str = "not a number",
+) -> TypedField:
+    """A number.
+
+    Args:
+        name: the label.
+        value: at first.
+        fits: whether a number is accepted.
+        accepted: these numbers, in words.
+        tooltip: the tooltip.
+        nothing: the meaning of an empty field; by default that is an error.
+        what: what is said of anything else.
+    """
+    accepted += f", or nothing for {nothing}" if nothing else ""
 
     def read(text: str) -> float | None:
+        if nothing and not text:
+            return None
         try:
-            number = float(text or 0)
+            number = float(text)
         except ValueError:
             number = math.nan
-        if not 0 <= number < math.inf:
-            raise StudyError("not a price", got=text, accepted="0 or more, for example 2.50, or nothing")
-        return number if text else None
+        if not (math.isfinite(number) and fits(number)):
+            raise StudyError(what, got=text, accepted=accepted)
+        return number
 
-    return TypedField(name, None, read, tooltip, "-")
+    return TypedField(name, value, read, tooltip, nothing)
 
 
-def capacity(value: Any, tooltip: str) -> TypedField:
+def price(name: str, tooltip: str) -> TypedField:
+    """A price of 0 or more, or nothing."""
+    return number(name, None, lambda v: v >= 0, "0 or more, for example 2.50", tooltip, "none", "not a price")
+
+
+def capacity(value: Any, tooltip: str, nothing: str) -> TypedField:
     """The most members of an array: a number, "auto", or nothing."""
-    return TypedField("capacity", value, _capacity, tooltip, "fit")
+    return TypedField("capacity", value, _capacity, tooltip, nothing)
 
 
 def one_of(where: str, value: str, options: Sequence[str]) -> str:

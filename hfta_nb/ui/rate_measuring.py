@@ -37,7 +37,7 @@ class Measuring:
             WorkerError: something in the study can't be sent to a process.
         """
         self.leave()
-        handle = executors.start(study, kind=self._kind, job="profile")  # type: ignore[arg-type]
+        handle = executors.start(study, kind=self._kind, job="profile")
         with handle.lock:  # so that no event is missed in between
             self._handle = handle
             self._unsubscribe = handle.subscribe(lambda event: self._heard(handle, event))

@@ -98,7 +98,7 @@ class Session:
         self._screen.phase_changed()
         try:
             arguments = self.where.arguments
-            self.handle = executors.start(study, kind=self.kind, resume=resume, arguments=arguments)  # type: ignore[arg-type]
+            self.handle = executors.start(study, kind=self.kind, resume=resume, arguments=arguments)
         except HftaError as error:
             self._fail(words(error), "")
             raise
@@ -158,7 +158,7 @@ class Session:
             raise StudyError("there is no run that has ended", where="check against serial")
         chosen, done = list(members), dict[int, ev.MemberChecked]()
         arguments = {"members": chosen}
-        handle = executors.start(self.study, kind=self.kind, job="check", arguments=arguments)  # type: ignore[arg-type]
+        handle = executors.start(self.study, kind=self.kind, job="check", arguments=arguments)
         began_s = time.time()
 
         def heard(event: ev.Event) -> None:

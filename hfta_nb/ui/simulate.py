@@ -10,6 +10,7 @@ import ipywidgets
 from hfta_nb import events as ev
 from hfta_nb import fleet
 from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.study import Study, array_name, executors
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.fields import price, whole
@@ -32,8 +33,6 @@ _ASSUMED = (
     "and only their ratios are meaningful. Press measure to measure the rates on a few batches."
 )
 _RUNNING = "a run is in progress; measuring and planning would disturb it"
-_NOT_SPEED = ("epochs", "patience", "monitor", "name", "seed", "validate_every", "keep_checkpoints")
-"""Options of a study that its rates don't depend on."""
 
 
 class Simulate(Section):
@@ -236,7 +235,8 @@ def _check_size(study: Study) -> None:
 
 def _key(study: Study) -> Any:
     """What rates depend on: the arrays, and how they are trained."""
-    options = tuple(sorted((name, repr(v)) for name, v in study.options.items() if name not in _NOT_SPEED))
+    idle = {name for name, known in ARGUMENTS.items() if not known.speed}
+    options = tuple(sorted((name, repr(v)) for name, v in study.options.items() if name not in idle))
     arrays = tuple(repr((group.rows, group.arguments)) for group in study.plan_groups)
     return id(study.family.function), study.data_name, options, arrays
 

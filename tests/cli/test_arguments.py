@@ -35,7 +35,7 @@ USAGE = [
     (("run", "--resume", "DIR", "--validate-every", "2"), "so --validate-every can't be given with it"),
     (("run", "--patience", "0"), "argument --patience: '0' is not a whole number from 1"),
     (("run", "--member-steps", "0"), "argument --member-steps: '0' is not a whole number from 1"),
-    (("run", "--member-seconds", "0"), "argument --member-seconds: '0' is not a number of seconds above 0"),
+    (("run", "--member-seconds", "0"), "argument --member-seconds: '0' is not a number above 0"),
     (("run", "--resume", "DIR", "--member-steps", "9"), "so --member-steps can't be given with it"),
     (("run", "--seed", "-1"), "argument --seed: '-1' is not a whole number from 0"),
     (("run", "--threads", "0"), "argument --threads: '0' is not a whole number from 1 to 1024"),

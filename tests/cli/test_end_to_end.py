@@ -153,8 +153,8 @@ def _wait_for_epoch(store: Store, process: subprocess.Popen[str]) -> None:
 
 
 WRONG: list[tuple[Sequence[str], str]] = [
-    (("run", *QUICK, "--workers", "2"), "workers: there are none in this process"),
-    (("run", *QUICK, "--executor", "processes", "--address", "auto"), "address: is for Ray alone"),
+    (("run", *QUICK, "--workers", "2"), "workers: is for processes of this machine or actors of Ray alone"),
+    (("run", *QUICK, "--executor", "processes", "--address", "auto"), "address: is for actors of Ray alone"),
     (("run", "--family", "nope"), "unknown family"),
     (("run", "--family", "mlp", "--data", "digts"), "unknown data"),
     (("run", "--family", "mlp", "--data", "mnist"), "put train-images-idx3-ubyte"),

@@ -13,7 +13,8 @@ import hfta_nb as hfta
 from hfta_nb.cli.options import parse
 from hfta_nb.engine.array.array_settings import COMPILE_MODES, STRATEGIES, VERIFY_MODES
 from hfta_nb.errors import StudyError
-from hfta_nb.models.study_config import ALWAYS, ARGUMENTS, ELSEWHERE, FLAGS, KEYS, StudyConfig, helps
+from hfta_nb.models.study_argument import ALWAYS, ELSEWHERE
+from hfta_nb.models.study_config import ARGUMENTS, FLAGS, KEYS, StudyConfig, helps
 from hfta_nb.study.definition_files import describe
 from hfta_nb.study.keeping import KINDS
 from hfta_nb.train.step.precision import PRECISIONS
@@ -84,11 +85,19 @@ def test_of_the_defaults_only_those_are_saved_that_always_were() -> None:
     assert json.loads(json.dumps(options)) == options
 
 
-@pytest.mark.parametrize("name", [n for n, known in ARGUMENTS.items() if known.low == 1])
-def test_whole_numbers_are_checked(name: str) -> None:
-    with pytest.raises(hfta.HftaError) as raised:
-        hfta.Study("mlp", GRID, "digits", **{"trials": 2} | {name: 0})
-    assert raised.value.where == name
+@pytest.mark.parametrize("name", [n for n, known in ARGUMENTS.items() if known.range])
+def test_numbers_are_checked_by_their_range(name: str) -> None:
+    known = ARGUMENTS[name]
+    outside = known.above if known.low is None else known.low - 1
+    for value in (outside, float("nan"), "1", *([None] if known.default is not None else [])):
+        with pytest.raises(hfta.HftaError) as raised:
+            hfta.Study("mlp", GRID, "digits", **{"trials": 2} | {name: value})
+        assert raised.value.where == name
+
+
+def test_what_is_saved_is_an_attribute_of_a_study() -> None:
+    saved = {name for name, known in ARGUMENTS.items() if known.saved != ELSEWHERE}
+    assert saved <= vars(hfta.Study("mlp", GRID, "digits")).keys()
 
 
 def test_a_config_has_the_defaults() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hfta_nb.errors import WorkerError
 from hfta_nb.train import schedule
 from hfta_nb.workers.crews import Terms, crew, executor_of
 from hfta_nb.workers.crews.reports import Report, Saved, Told
+from hfta_nb.workers.executor_table import EXECUTORS, Named
 from tests.executors.baton import Baton, Runner
 from tests.frames import steady
 
@@ -236,9 +238,9 @@ def test_a_search_prunes_members_of_all_workers(tmp_path: Path) -> None:
     [
         (("dask",), "unknown executor"),
         ((3,), "not an executor"),
-        (("inline", 2), "there are none in this process"),
+        (("inline", 2), "is for processes of this machine or actors of Ray alone"),
         (("processes", 0), "not a positive whole number"),
-        (("processes", None, "auto"), "for Ray alone"),
+        (("processes", None, "auto"), "is for actors of Ray alone"),
         ((Baton(), 2), "the executor says so itself"),
     ],
 )
@@ -249,6 +251,13 @@ def test_executors_that_can_t_be(tmp_path: Path, given: tuple[Any, ...], what: s
     with pytest.raises(WorkerError, match=what):
         study.run(**dict(zip(("executor", "workers", "address"), given, strict=False)))
     assert not study.store.exists
+
+
+@pytest.mark.parametrize("named", EXECUTORS.values(), ids=EXECUTORS)
+def test_executors_with_a_name_are_made_with_what_they_take(named: Named) -> None:
+    made_by = getattr(importlib.import_module(named.module), named.made_by)
+    assert {"terms", *named.takes} <= {field.name for field in fields(made_by)}
+    assert all(callable(getattr(made_by, method)) for method in ("reach", "open"))
 
 
 def test_ray_that_is_not_installed_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

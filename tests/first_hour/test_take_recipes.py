@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import DataError, GridError, StudyError
+from hfta_nb.models.study_config import OTHER_NAMES
 from hfta_nb.models.training_axes import ALIASES, NOT_AXES, TRAINING_AXES
 
 x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -165,7 +166,8 @@ def test_grid_and_data_that_have_changed_places() -> None:
 
 def test_names_that_mean_something_else_are_no_axes_and_no_arguments() -> None:
     arguments = inspect.signature(hfta.Study).parameters
-    assert not set(NOT_AXES) & (set(TRAINING_AXES) | set(ALIASES) | set(arguments) - {"fixed", "timeout"})
+    assert not NOT_AXES.keys() & OTHER_NAMES.keys()
+    assert not {*NOT_AXES, *OTHER_NAMES} & (set(TRAINING_AXES) | set(ALIASES) | set(arguments) - {"fixed", "timeout"})
 
 
 def test_aliases_are_no_axes_and_mean_some() -> None:

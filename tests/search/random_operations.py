@@ -74,8 +74,8 @@ class Operator(hfta.Control):
             if self.how == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             self.stop()
-        elif self.how == "kill" and self.chance.random() < 0.1 and self.study._trainer is not None:
-            self.study._trainer.last_save = -1e9  # type: ignore[union-attr]  # a checkpoint is due
+        elif self.how == "kill" and self.chance.random() < 0.1 and self.study.run_state.trainer is not None:
+            self.study.run_state.trainer.last_save = -1e9  # type: ignore[union-attr]  # a checkpoint is due
         if self.left and self.chance.random() < 0.15:
             self.left -= 1
             self._operate()

@@ -105,8 +105,8 @@ def test_a_search_with_more_trials_waiting_than_slots_ends(tmp_path: Path) -> No
         assert searcher is not None
         assert searcher.free >= 0
         crowd = max(crowd, sum(not trial.ended for trial in searcher._trials.values()))
-        if isinstance(event, ev.EpochDone) and event.epoch == 1 and made._trainer is not None:
-            made._trainer.control.put(ev.Prune(event.variants[0], "at random"))
+        if isinstance(event, ev.EpochDone) and event.epoch == 1 and made.run_state.trainer is not None:
+            made.run_state.trainer.control.put(ev.Prune(event.variants[0], "at random"))
     assert crowd > 2
     assert accounted_for(made, 7)
 

@@ -7,6 +7,8 @@ import html
 import pytest
 from ui.bench import Make
 
+from hfta_nb.ui import fields
+
 
 def test_a_precision_that_does_not_go_with_the_dtype_is_said(make: Make) -> None:
     bench = make(precision="bf16")
@@ -108,5 +110,18 @@ def test_compiling_is_chosen_beside_precision(make: Make, way: str) -> None:
     bench.define.fields["compile"].value = "never"
     assert bench.study.compile == "never"
     how = bench.define.children[1].children
-    wanted = ["data seed", "device", "precision", "dtype", "capacity", "checkpointing", "compile"]
-    assert [w.description for w in how] == wanted
+    found = [w.description for w in how]
+    assert found[:3] == ["data seed", "device", "precision"]
+    assert {"dtype", "capacity", "checkpointing", "compile"} <= {*found}
+
+
+def test_a_number_is_read_in_any_notation_and_refused_out_of_its_range() -> None:
+    field = fields.number("x", 2.5, lambda v: v > 0, "numbers above 0", "A hint", "none")
+    assert field.meaning == 2.5
+    field.value = "1e-1"
+    assert (field.meaning, field.error) == (0.1, "")
+    field.value = ""
+    assert (field.meaning, field.error) == (None, "")
+    for text in ("0", "nan", "inf", "much"):
+        field.value = text
+        assert field.error == f"not a number; got '{text}'; accepted: numbers above 0, or nothing for none"

@@ -193,7 +193,7 @@ def test_where_arrays_train_is_passed_on(make: Make, runs: Runs) -> None:
     assert (runs.started[0]["kind"], runs.started[0]["arguments"]) == ("worker", where)
     with pytest.raises(WorkerError, match="unknown executor"):
         make(executor="cloud")
-    with pytest.raises(WorkerError, match="there are none in this process"):
+    with pytest.raises(WorkerError, match="is for processes of this machine or actors of Ray alone"):
         make(workers=3)
 
 

@@ -19,7 +19,7 @@ from hfta_nb.models.phases import Phase
 from hfta_nb.models.recipes.lists import as_list, lists_of
 from hfta_nb.models.recipes.preserve_rng import settings_kept
 from hfta_nb.models.recipes.showing import shown
-from hfta_nb.models.study_config import ARGUMENTS
+from hfta_nb.models.study_config import ARGUMENTS, OTHER_NAMES
 from hfta_nb.models.training_axes import ALIASES, NOT_AXES, TRAINING_AXES, USED_BY
 from hfta_nb.search.grid import AxisSpec, bare_name
 
@@ -135,7 +135,7 @@ class Family:
         )
         if close and close[0] in ARGUMENTS and close[0] not in specs:
             remedy = f"{close[0]} is one for all variants: give Study(..., {close[0]}=...)"
-        remedy = NOT_AXES.get(name.lower(), remedy)
+        remedy = (NOT_AXES | OTHER_NAMES).get(name.lower(), remedy)
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
 
     def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:

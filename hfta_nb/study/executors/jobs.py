@@ -73,14 +73,8 @@ def perform(
             else:
                 emit(event)
     except BaseException as error:  # also sys.exit() in user code
-        return failed(_rescued(study, error))
+        return failed(rescued(study, error))
     return last or ev.RunChanged(time.time(), ev.COMPLETE)
-
-
-def _rescued(study: Any, error: BaseException) -> BaseException:
-    if not isinstance(error, StoreError):
-        return error
-    return rescued(study, error)
 
 
 def failed(error: BaseException) -> ev.RunChanged:

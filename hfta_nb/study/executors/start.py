@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from hfta_nb.errors import HftaError, WorkerError
 from hfta_nb.records.history import History
@@ -14,7 +14,6 @@ from hfta_nb.study.executors import inline
 from hfta_nb.study.executors.handle import RunHandle
 from hfta_nb.study.executors.jobs import JOBS, Runnable
 from hfta_nb.study.executors.pool import POOL
-from hfta_nb.study.executors.where import KINDS
 from hfta_nb.study.steering import check
 from hfta_nb.workers.processes import cores, pickling
 from hfta_nb.workers.processes.child import surroundings
@@ -23,7 +22,7 @@ from hfta_nb.workers.processes.child import surroundings
 def start(
     study: Runnable,
     *,
-    kind: Literal["worker", "inline"] = "worker",
+    kind: str = "worker",
     resume: bool = False,
     job: str = "run",
     arguments: Mapping[str, Any] | None = None,
@@ -56,21 +55,26 @@ def start(
         raise WorkerError("unknown job", where="job", got=job, accepted=", ".join(JOBS))
     given = dict(arguments or {})
     history = _recorded(study) if resume or job == "check" else History()
-    handle = _begun(study, kind, resume, job, given, history)
+    handle = KINDS[kind](study, job, resume, given, history)
     if isinstance(study, Study):
         handle.control.attach(lambda request: check(study, request, handle.history))
     return handle
 
 
-def _begun(study: Runnable, kind: str, resume: bool, job: str, given: dict[str, Any], history: History) -> RunHandle:
-    if kind == "inline":
-        return inline.begin(study, job, resume, given, history)
+def _in_worker(study: Any, job: str, resume: bool, given: Mapping[str, Any], history: History) -> RunHandle:
     header = {"job": job, "resume": resume, "surroundings": surroundings(cores.threads())}
     dumps = partial(pickling.dumps, study, given)
     payload = dumps()  # before there is a worker: an error is the caller's
     handle = RunHandle(history=history)
     POOL.take().begin(handle, header, payload, dumps)
     return handle
+
+
+KINDS: dict[str, Callable[[Any, str, bool, Mapping[str, Any], History], RunHandle]] = {
+    "worker": _in_worker,
+    "inline": inline.begin,
+}
+"""What begins a job of a study in a kind of place: of study, job, whether it resumes, arguments, history so far."""
 
 
 def _recorded(study: Any) -> History:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hfta_nb.study.executors.start import KINDS
 from hfta_nb.workers.crews import executor_of
-
-KINDS = ("worker", "inline")
 
 
 @dataclass(frozen=True)
@@ -16,7 +15,7 @@ class Where:
     """Where a study runs, as `start` takes it.
 
     Attributes:
-        kind: "worker" or "inline".
+        kind: one of `start.KINDS`.
         arguments: of `Study.run`: executor, workers and address.
     """
 

@@ -6,10 +6,11 @@ the history and the mailbox; workers train groups and send events and checkpoint
 
 from __future__ import annotations
 
-from hfta_nb.workers.crews.choosing import KINDS, executor_of, reached
+from hfta_nb.workers.crews.choosing import executor_of, reached
 from hfta_nb.workers.crews.crew import Crew
 from hfta_nb.workers.crews.executor import Executor, Site, Terms, Worker
 from hfta_nb.workers.crews.on_ray import OnRay
 from hfta_nb.workers.crews.processes import Processes
+from hfta_nb.workers.executor_table import NAMES as KINDS
 
 __all__ = ["KINDS", "Crew", "Executor", "OnRay", "Processes", "Site", "Terms", "Worker", "executor_of", "reached"]

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from typing import Any, cast
 
 from hfta_nb.errors import WorkerError
 from hfta_nb.workers.crews.executor import Executor
-from hfta_nb.workers.crews.on_ray import OnRay
-from hfta_nb.workers.crews.processes import Processes
+from hfta_nb.workers.executor_table import EXECUTORS, NAMES
 from hfta_nb.workers.processes.cores import check_processes
-
-KINDS = ("inline", "processes", "ray")
 
 
 def executor_of(executor: Any, workers: int | None = None, address: str | None = None) -> Executor | None:
     """The executor of a run; None to train in this process.
 
     Args:
-        executor: "inline", "processes", "ray", or an executor.
-        workers: the most workers at a time, for "processes" and "ray".
-        address: of a Ray cluster, for "ray".
+        executor: a name of `executor_table`, or an executor.
+        workers: the most workers at a time.
+        address: of a Ray cluster.
 
     Raises:
         WorkerError: the arguments don't go together, or Ray is not installed.
     """
-    accepted = f"{', '.join(KINDS)}, or an executor such as Processes(workers=2)"
+    accepted = f"{', '.join(NAMES)}, or an executor such as Processes(workers=2)"
+    given = {name: value for name, value in (("workers", workers), ("address", address)) if value is not None}
     if not isinstance(executor, str):
         if not all(hasattr(executor, name) for name in ("reach", "open", "terms")):
             raise WorkerError("not an executor", where="executor", got=executor, accepted=accepted)
-        for name, value in (("workers", workers), ("address", address)):
-            if value is not None:
-                raise WorkerError("the executor says so itself", where=name, got=value, remedy=f"leave {name} out")
+        for name, value in given.items():
+            raise WorkerError("the executor says so itself", where=name, got=value, remedy=f"leave {name} out")
         return cast("Executor", executor)
-    if executor not in KINDS:
+    if executor not in NAMES:
         raise WorkerError("unknown executor", where="executor", got=executor, accepted=accepted)
-    if address is not None and executor != "ray":
-        raise WorkerError("is for Ray alone", where="address", got=address, remedy='executor="ray", or leave it out')
-    if executor == "inline":
-        if workers is not None:
-            remedy = 'executor="processes" or "ray", or leave it out'
-            raise WorkerError("there are none in this process", where="workers", got=workers, remedy=remedy)
+    named = EXECUTORS.get(executor)
+    for name, value in given.items():
+        takers = {other: one.text for other, one in EXECUTORS.items() if name in one.takes}
+        if executor not in takers:
+            remedy = f"executor={' or '.join(map(repr, takers))}, or leave it out"
+            raise WorkerError(f"is for {' or '.join(takers.values())} alone", where=name, got=value, remedy=remedy)
+    if named is None:
         return None
-    return Processes(workers) if executor == "processes" else OnRay(address, workers)
+    made_by: Callable[..., Executor] = getattr(importlib.import_module(named.module), named.made_by)
+    return made_by(**given)
 
 
 def reached(
