@@ -154,6 +154,7 @@ TABLE: dict[str, set[str]] = {
         "models.losses",
         "models.metrics",
         "models.phases",
+        "models.training_axes",
     },
     "train.plan": {
         "errors",
