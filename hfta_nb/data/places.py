@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from hfta_nb.data.values_in_places import PLAIN, to_keep
+from hfta_nb.engine.random_streams import STREAMS, go_to, position_of
 from hfta_nb.errors import DataWarning
 from hfta_nb.errors.user_frames import is_own
 
@@ -122,16 +123,10 @@ def _everybodys() -> list[Any]:
 
 
 def _generator(value: Any) -> Place | None:
-    if isinstance(value, np.random.Generator):
-        value = value.bit_generator
     if isinstance(value, np.random.BitGenerator):
         return Place("generator", lambda: value.state, functools.partial(setattr, value, "state"))
-    if isinstance(value, np.random.RandomState):
-        return Place("generator", lambda: value.get_state(legacy=False), value.set_state)
-    if isinstance(value, random.Random):
-        return Place("generator", value.getstate, value.setstate)
-    if isinstance(value, torch.Generator):
-        return Place("generator", value.get_state, value.set_state)
+    if isinstance(value, STREAMS):
+        return Place("generator", functools.partial(position_of, value), functools.partial(go_to, value))
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ from torch import Tensor
 from hfta_nb.data.places import MISSING, Found, Place, find
 from hfta_nb.data.randomness import Randomness
 from hfta_nb.data.values_in_places import reduced, same
+from hfta_nb.engine.random_streams import STREAMS, go_to, position_of
 from hfta_nb.errors import DataError, DataWarning
 
 T = TypeVar("T")
@@ -314,10 +314,10 @@ def _packed(value: Any) -> Any:
         return {"kind": "missing"}
     if type(value) is itertools.count:
         return {"kind": "count", "value": _packed(list(reduced(value)[0]))}
-    for kind, (made, state, _) in _GENERATORS.items():
-        if type(value) is made:
-            numpys = type(value.bit_generator).__name__ if kind == "numpy" else ""
-            return {"kind": kind, "value": _packed(state(value)), "of": numpys}
+    for kind, stream in _STREAMS.items():
+        if type(value) is stream:
+            numpys = type(value.bit_generator).__name__ if isinstance(value, np.random.Generator) else ""
+            return {"kind": kind, "value": _packed(position_of(value)), "of": numpys}
     return {"kind": "other", "value": type(value).__name__}
 
 
@@ -347,24 +347,10 @@ def _unpacked(tree: Any) -> Any:
         return {"list": list, "tuple": tuple, "set": set}[kind](map(_unpacked, value))
     if kind == "count":
         return itertools.count(*_unpacked(value))
-    made, _, put = _GENERATORS[kind]
-    fresh = np.random.Generator(getattr(np.random, tree["of"])()) if kind == "numpy" else made()
-    put(fresh, _unpacked(value))
+    fresh = np.random.Generator(getattr(np.random, tree["of"])()) if kind == "numpy" else _STREAMS[kind]()
+    go_to(fresh, _unpacked(value))
     return fresh
 
 
-_GENERATORS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, Any], None]]] = {
-    "numpy": (
-        np.random.Generator,
-        lambda g: g.bit_generator.state,
-        lambda g, state: setattr(g.bit_generator, "state", state),
-    ),
-    "random state": (
-        np.random.RandomState,
-        lambda g: g.get_state(legacy=False),
-        lambda g, state: g.set_state(state),
-    ),
-    "random": (random.Random, lambda g: g.getstate(), lambda g, state: g.setstate(state)),
-    "torch": (torch.Generator, lambda g: g.get_state(), lambda g, state: g.set_state(state)),
-}
-"""Of generators that a place holds: their type, and how their state is taken and put."""
+_STREAMS = dict(zip(("torch", "random", "random state", "numpy"), STREAMS, strict=True))
+"""Kinds of random streams that a place holds, by the names that a checkpoint has."""

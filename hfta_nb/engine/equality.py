@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.random_streams import STREAMS, position_of
+
 _MAX_DEPTH = 8
-STREAMS = (torch.Generator, random.Random, np.random.RandomState, np.random.Generator)
-"""Random streams."""
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -41,7 +40,7 @@ def same_value(a: Any, b: Any, depth: int = 0) -> bool:
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, STREAMS):
-        return same_value(_position(a), _position(b), depth + 1)
+        return same_value(position_of(a), position_of(b), depth + 1)
     if isinstance(a, Mapping):
         return list(a) == list(b) and all(same_value(a[k], b[k], depth + 1) for k in a)
     if isinstance(a, list | tuple | deque):
@@ -71,17 +70,3 @@ def is_plain(kind: type) -> bool:
 def _methods(kind: type) -> set[str]:
     """The names that a class and its bases define, except those of `object`."""
     return {name for base in kind.__mro__[:-1] for name in vars(base)}
-
-
-_POSITIONS: dict[type, Callable[[Any], Any]] = {
-    torch.Generator: torch.Generator.get_state,
-    random.Random: random.Random.getstate,
-    np.random.RandomState: lambda stream: stream.get_state(legacy=False),
-    np.random.Generator: lambda stream: stream.bit_generator.state,
-}
-
-
-def _position(stream: Any) -> Any:
-    """The state of a random stream."""
-    kind = next(k for k in STREAMS if isinstance(stream, k))
-    return _POSITIONS[kind](stream)

@@ -2,40 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from hfta_nb.search.grid import AxisSpec
 
-_ADAMS = ("adam", "adamw", "nadam", "radam", "adamax")
 
-_PLAIN = ("rprop", "sparse_adam", "lbfgs")
-"""Optimizers without weight decay."""
+class Choice(NamedTuple):
+    """A value of the axis "optimizer" or "lr_scheduler".
 
-OPTIMIZERS = ("sgd", *_ADAMS, "rmsprop", "adagrad", "adadelta", "adafactor", "asgd", "muon", *_PLAIN)
-"""Muon takes matrices, and AdamW the other parameters.
+    Attributes:
+        name: of the class, here and in torch.
+        axes: what has an effect with it, beside the axes that always have.
+        beside: the optimizer of the parameters that it does not take, by its value; None where it takes all.
+    """
 
-Other settings have torch's defaults: rmsprop's alpha, adadelta's rho and eps, nadam's momentum decay, ...
+    name: str
+    axes: tuple[str, ...] = ()
+    beside: str | None = None
+
+
+_DECAY = ("weight_decay",)
+_ADAM = ("beta1", "beta2", "eps")
+
+OPTIMIZERS = {
+    "sgd": Choice("SGD", (*_DECAY, "momentum", "nesterov")),
+    "adam": Choice("Adam", (*_DECAY, *_ADAM)),
+    "adamw": Choice("AdamW", (*_DECAY, *_ADAM)),
+    "nadam": Choice("NAdam", (*_DECAY, *_ADAM)),
+    "radam": Choice("RAdam", (*_DECAY, *_ADAM)),
+    "adamax": Choice("Adamax", (*_DECAY, *_ADAM)),
+    "rmsprop": Choice("RMSprop", (*_DECAY, "momentum", "eps")),
+    "adagrad": Choice("Adagrad", _DECAY),
+    "adadelta": Choice("Adadelta", _DECAY),
+    "adafactor": Choice("Adafactor", _DECAY),
+    "asgd": Choice("ASGD", _DECAY),
+    "muon": Choice("Muon", _DECAY, beside="adamw"),
+    "rprop": Choice("Rprop"),
+    "sparse_adam": Choice("SparseAdam", _ADAM),
+    "lbfgs": Choice("LBFGS"),
+}
+"""By the axis's value; its axes are arguments of the class, by the same names but for ``betas``.
+
+Muon takes matrices, all but embeddings. Other settings have torch's defaults: rmsprop's alpha, adadelta's rho and eps,
+nadam's momentum decay, ...
 """
 
-LR_SCHEDULERS = (
-    *("none", "step", "cosine", "exponential", "linear", "cosine_restarts"),
-    *("polynomial", "onecycle", "sequential", "multistep", "constant", "cyclic", "plateau"),
-)
+_LOWEST = ("eta_min", "min_lr")
 
-_CLASSES = {
-    **{"step": "StepLR", "cosine": "CosineAnnealingLR", "exponential": "ExponentialLR", "linear": "LinearLR"},
-    **{"cosine_restarts": "CosineAnnealingWarmRestarts", "polynomial": "PolynomialLR", "onecycle": "OneCycleLR"},
-    **{"sequential": "SequentialLR", "multistep": "MultiStepLR", "constant": "ConstantLR", "cyclic": "CyclicLR"},
-    "plateau": "ReduceLROnPlateau",
+LR_SCHEDULERS = {
+    "step": Choice("StepLR", ("step_size", "gamma")),
+    "cosine": Choice("CosineAnnealingLR", ("t_max", *_LOWEST)),
+    "exponential": Choice("ExponentialLR", ("gamma",)),
+    "linear": Choice("LinearLR", ("t_max",)),
+    "cosine_restarts": Choice("CosineAnnealingWarmRestarts", ("t_max", *_LOWEST)),
+    "polynomial": Choice("PolynomialLR", ("t_max", "power")),
+    "onecycle": Choice("OneCycleLR", ("pct_start",)),
+    "sequential": Choice("SequentialLR", ("step_size", *_LOWEST)),
+    "multistep": Choice("MultiStepLR", ("milestones", "gamma")),
+    "constant": Choice("ConstantLR", ("step_size", "gamma")),
+    "cyclic": Choice("CyclicLR", ("step_size", *_LOWEST)),
+    "plateau": Choice("ReduceLROnPlateau", ("gamma", "plateau_patience", *_LOWEST)),
 }
-"""Names of torch's classes that are accepted as aliases."""
+"""By the axis's value, which may also be "none". `train/step/choices.py` says what each class is given."""
 
-_SAME = {
-    "optimizer": {name.replace("_", ""): name for name in OPTIMIZERS},
-    "lr_scheduler": {name.lower(): value for value, name in _CLASSES.items()},
-}
+
+def _classes(choices: Mapping[str, Choice]) -> dict[str, str]:
+    """Names of torch's classes, which are accepted as aliases."""
+    return {choice.name.lower(): value for value, choice in choices.items()}
+
 
 _AXES = [
     AxisSpec("lr", "float", 1e-3, low=0.0, help="Learning rate."),
-    AxisSpec("optimizer", "str", "adam", OPTIMIZERS, help="The optimizer.", aliases=_SAME["optimizer"]),
+    AxisSpec("optimizer", "str", "adam", tuple(OPTIMIZERS), help="The optimizer.", aliases=_classes(OPTIMIZERS)),
     AxisSpec("weight_decay", "float", 0.0, low=0.0, help="L2 penalty; for adamw, decoupled decay."),
     AxisSpec("momentum", "float", 0.0, low=0.0, help="Momentum of sgd and rmsprop."),
     AxisSpec("nesterov", "bool", False, help="Nesterov momentum, for sgd."),
@@ -60,10 +99,10 @@ _AXES = [
         "lr_scheduler",
         "str",
         "none",
-        LR_SCHEDULERS,
+        ("none", *LR_SCHEDULERS),
         help="How lr changes: each epoch; with warmup_steps, and for onecycle and cyclic, each optimizer step; for "
         "plateau, when the monitored metric has stopped improving.",
-        aliases=_SAME["lr_scheduler"],
+        aliases=_classes(LR_SCHEDULERS),
     ),
     AxisSpec(
         "warmup_steps",
@@ -146,23 +185,22 @@ _AXES = [
 TRAINING_AXES: dict[str, AxisSpec] = {a.name: a for a in _AXES}
 """Axes that every family has: those of the optimizer, the lr scheduler, the batches and the seeds."""
 
+
+def _users(axis: str, choices: Mapping[str, Choice]) -> dict[str, tuple[str, frozenset[str]]]:
+    """By the name of an axis, the values of `axis` with which it has an effect."""
+    found: dict[str, set[str]] = {}
+    for value, choice in choices.items():
+        for name in (*choice.axes, *(choices[choice.beside].axes if choice.beside else ())):
+            found.setdefault(name, set()).add(value)
+    return {name: (axis, frozenset(values)) for name, values in found.items()}
+
+
+_OF_OPTIMIZERS = _users("optimizer", OPTIMIZERS)
+
 USED_BY: dict[str, tuple[str, frozenset[str]]] = {
-    **dict.fromkeys(("weight_decay", "decay_on"), ("optimizer", frozenset({*OPTIMIZERS} - {*_PLAIN}))),
-    "momentum": ("optimizer", frozenset({"sgd", "rmsprop"})),
-    "nesterov": ("optimizer", frozenset({"sgd"})),
-    **dict.fromkeys(("beta1", "beta2"), ("optimizer", frozenset({*_ADAMS, "sparse_adam", "muon"}))),
-    "eps": ("optimizer", frozenset({*_ADAMS, "rmsprop", "sparse_adam", "muon"})),
-    "step_size": ("lr_scheduler", frozenset({"step", "sequential", "constant", "cyclic"})),
-    "gamma": ("lr_scheduler", frozenset({"step", "exponential", "multistep", "constant", "plateau"})),
-    "milestones": ("lr_scheduler", frozenset({"multistep"})),
-    "plateau_patience": ("lr_scheduler", frozenset({"plateau"})),
-    "t_max": ("lr_scheduler", frozenset({"cosine", "linear", "cosine_restarts", "polynomial"})),
-    **dict.fromkeys(
-        ("eta_min", "min_lr"),
-        ("lr_scheduler", frozenset({"cosine", "cosine_restarts", "sequential", "cyclic", "plateau"})),
-    ),
-    "pct_start": ("lr_scheduler", frozenset({"onecycle"})),
-    "power": ("lr_scheduler", frozenset({"polynomial"})),
+    **_OF_OPTIMIZERS,
+    "decay_on": _OF_OPTIMIZERS["weight_decay"],
+    **_users("lr_scheduler", LR_SCHEDULERS),
 }
 """Axes that have no effect unless another axis has one of these values."""
 

@@ -36,6 +36,7 @@ class Adafactor(TorchOptimizer, MemberOptimizer):
     """
 
     torch_class = torch.optim.Adafactor
+    torch_state = ("row_var", "col_var", "variance")
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "beta2_decay": Kind("at most 0", lambda v: v <= 0),

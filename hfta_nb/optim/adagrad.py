@@ -35,6 +35,7 @@ class Adadelta(TorchOptimizer, FlatOptimizer):
     """
 
     torch_class = torch.optim.Adadelta
+    torch_state = ("square_avg", "acc_delta")
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "rho": Kind("from 0 to 1", lambda v: 0 <= v <= 1),
@@ -82,6 +83,7 @@ class Adagrad(TorchOptimizer, FlatOptimizer):
     """
 
     torch_class = torch.optim.Adagrad
+    torch_state = ("sum",)
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "lr_decay": at_least(0.0),
@@ -129,6 +131,7 @@ class RMSprop(TorchOptimizer, FlatOptimizer):
     """
 
     torch_class = torch.optim.RMSprop
+    torch_state = ("square_avg", "momentum_buffer", "grad_avg")
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "alpha": at_least(0.0),

@@ -47,6 +47,7 @@ class Adam(FlatOptimizer):
     """
 
     torch_class: ClassVar[Any] = torch.optim.Adam
+    torch_state = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     kinds: ClassVar[Mapping[str, Kind]] = {
         **OF_ADAM,
         **dict.fromkeys(("amsgrad", "maximize", "decoupled_weight_decay"), FLAG),

@@ -33,6 +33,7 @@ class Adamax(TorchOptimizer, FlatOptimizer):
     """
 
     torch_class = torch.optim.Adamax
+    torch_state = ("exp_avg", "exp_inf")
     kinds: ClassVar[Mapping[str, Kind]] = {**OF_ADAM, "maximize": FLAG}
 
     def states(self, values: Numbers) -> tuple[str, ...]:
@@ -68,6 +69,7 @@ class NAdam(TorchOptimizer, FlatOptimizer):
     """
 
     torch_class = torch.optim.NAdam
+    torch_state = ("exp_avg", "exp_avg_sq", "mu_product")
     kinds: ClassVar[Mapping[str, Kind]] = {
         **OF_ADAM,
         "momentum_decay": at_least(0.0),
@@ -120,6 +122,7 @@ class RAdam(TorchOptimizer, FlatOptimizer):
     """
 
     torch_class = torch.optim.RAdam
+    torch_state = ("exp_avg", "exp_avg_sq")
     kinds: ClassVar[Mapping[str, Kind]] = {**OF_ADAM, "decoupled_weight_decay": FLAG, "maximize": FLAG}
 
     def states(self, values: Numbers) -> tuple[str, ...]:

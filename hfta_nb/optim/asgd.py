@@ -38,6 +38,7 @@ class ASGD(TorchOptimizer, FlatOptimizer):
     """
 
     torch_class = torch.optim.ASGD
+    torch_state = ("eta", "mu", "ax")
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "lambd": NUMBER,

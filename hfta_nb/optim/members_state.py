@@ -15,6 +15,9 @@ class MembersState(abc.ABC):
     """The part of `ArrayOptimizer` that a kind of optimizers makes its own."""
 
     torch_class: ClassVar[Any]
+    torch_state: ClassVar[Sequence[str]] = ()
+    """Names of what torch's optimizer keeps of a parameter, beside "step"; none where they are its own affair."""
+
     kinds: ClassVar[Mapping[str, Kind]]
     array: FusedArray
     defaults: Group

@@ -36,6 +36,7 @@ class Muon(TorchOptimizer, MemberOptimizer):
     """
 
     torch_class = torch.optim.Muon
+    torch_state = ("momentum_buffer",)
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "weight_decay": DECAY,

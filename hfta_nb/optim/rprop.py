@@ -34,6 +34,7 @@ class Rprop(TorchOptimizer, MemberOptimizer):
     """
 
     torch_class = torch.optim.Rprop
+    torch_state = ("prev", "step_size")
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,
         "etas": pair("0 < etas[0] < 1 < etas[1]"),

@@ -44,6 +44,7 @@ class SGD(FlatOptimizer):
     """
 
     torch_class = torch.optim.SGD
+    torch_state = ("momentum_buffer",)
     counts_steps = False
     kinds: ClassVar[Mapping[str, Kind]] = {
         "lr": LR,

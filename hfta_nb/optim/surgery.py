@@ -164,7 +164,7 @@ class Surgery(Hooks, MembersState):
                 if number in state_dict["state"]:
                     named[name] = state_dict["state"][number]
         for name, state in named.items():
-            check_state(type(self).__name__, state, own.shape(name), f"{where}, {name}")
+            check_state(self.torch_state, state, own.shape(name), f"{where}, {name}")
         self._load_members({index: named})
         for group, rows in zip(self.param_groups, columns, strict=True):
             group.update(rows)

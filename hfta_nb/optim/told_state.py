@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from hfta_nb.engine.random_streams import STREAMS, go_to, position_of
 
 NO_VALUES = ("params", "param_names")
 """What a group holds that is no hyperparameter."""
@@ -50,7 +51,7 @@ def told_of(member: torch.optim.Optimizer) -> dict[str, Any]:
         "within": {n: told_of(v) for n, v in own.items() if isinstance(v, torch.optim.Optimizer)},
         "keyed": keyed,
         "windows": {n: (list(v), v.maxlen) for n, v in own.items() if type(v) is deque and _is_plain(list(v))},
-        "streams": {n: position for n, v in own.items() if (position := _position(v)) is not None},
+        "streams": {n: _listed(position_of(v)) for n, v in own.items() if isinstance(v, STREAMS)},
         "more": saved if whole else {n: v for n, v in saved.items() if n not in ("state", "param_groups")},
     }
     return copy.deepcopy(found)
@@ -74,7 +75,7 @@ def restore(member: torch.optim.Optimizer, told: Mapping[str, Any]) -> None:
         held.clear()
         held.update({_KEYS[kind](parameters[k]): v for k, v in values.items()})
     for name, position in told.get("streams", {}).items():
-        _go_to(getattr(member, name), position)
+        go_to(getattr(member, name), position)
     for name, inner in told["within"].items():
         restore(getattr(member, name), inner)
 
@@ -167,23 +168,11 @@ def _by_number(value: Any, member: torch.optim.Optimizer) -> tuple[str, dict[int
     return kind, {numbers[k]: v for k, v in zip(ids, value.values(), strict=True)}
 
 
-def _position(stream: Any) -> Any:
-    """Where a random stream is; None for anything else."""
-    if isinstance(stream, torch.Generator):
-        return stream.get_state()
-    if isinstance(stream, np.random.Generator):
-        return dict(stream.bit_generator.state)
-    return stream.getstate() if isinstance(stream, random.Random) else None
-
-
-def _go_to(stream: Any, position: Any) -> None:
-    if isinstance(stream, torch.Generator):
-        stream.set_state(position)
-    elif isinstance(stream, np.random.Generator):
-        stream.bit_generator.state = position
-    else:
-        version, numbers, spare = position
-        stream.setstate((version, tuple(numbers), spare))
+def _listed(position: Any) -> Any:
+    """The position of a random stream, NumPy's arrays as lists: files are read without NumPy's classes."""
+    if isinstance(position, dict):
+        return {key: _listed(value) for key, value in position.items()}
+    return position.tolist() if isinstance(position, np.ndarray) else position
 
 
 def _is_plain(value: Any) -> bool:

@@ -13,7 +13,6 @@ from hfta_nb.engine.array.access import HeldLoss, take_losses
 from hfta_nb.errors import DataError, StoreError
 from hfta_nb.errors.border import Kind, takes, whole
 from hfta_nb.errors.plain_text import visible
-from hfta_nb.figures.html import pairs
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.search.grid import Variant, show
 from hfta_nb.study import code, keeping
@@ -154,6 +153,8 @@ class Result:
         return next((g, i) for g in groups for i, v in enumerate(g.variants) if v.id == self.variant.id)
 
     def _repr_html_(self) -> str:
+        from hfta_nb.figures.html import pairs
+
         rows = [(name, show(value)) for name, value in (*self.config.items(), *self.metrics.items())]
         return pairs(f"Member #{self.variant.id} of {self.study.name}", rows)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import StudyError
-from hfta_nb.figures.html import pairs
 from hfta_nb.search.averages import Average, averages
 from hfta_nb.search.grid import show
 from hfta_nb.study import searching
@@ -105,6 +104,8 @@ def varying(study: StudyState) -> list[str]:
 
 def shown(study: StudyState) -> str:
     """The study as an HTML table."""
+    from hfta_nb.figures.html import pairs
+
     told = [f"{name}: {_values(values)}" for name, values in axes(study).items()]
     count, arrays = len(study.variants), len(study.plan_groups)
     pace = "" if study.steps_per_epoch is None else f" of {study.steps_per_epoch} steps"

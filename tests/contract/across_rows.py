@@ -216,6 +216,44 @@ class Tied(nn.Module):
         return self.head(F.softplus(self.embed(tokens))).mean(1)
 
 
+@dataclass
+class Found:
+    """What a body returns, as an object."""
+
+    features: Tensor
+    level: int
+
+
+class Body(nn.Module):
+    """One of two kinds of module that return an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Found:
+        return Found(self.inner(x).tanh(), 1)
+
+
+class DeepBody(Body):
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Found:
+        return Found(self.more(super().forward(x).features).sigmoid(), 1)
+
+
+class Telling(nn.Module):
+    def __init__(self, body: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.body, self.head = body(), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.body(x)
+        return self.head(found.features) * found.level
+
+
 def _widths(*widths: int) -> list[dict[str, Any]]:
     return [{"width": w} for w in widths]
 
@@ -313,4 +351,5 @@ ROWS = [
     AcrossRow("skip by concatenation", Skipping, [{"a": 4}, {"a": 6, "b": 2}, {"a": 2, "b": 9}], _vectors),
     AcrossRow("lstm, hidden size", Recurrent, [{"hidden": h} for h in (4, 6, 4)], _sequences),
     AcrossRow("tied parameters", Tied, _widths(4, 7), _tokens),
+    AcrossRow("unlike bodies that return an object", Telling, [{"body": b} for b in (Body, DeepBody, Body)], _vectors),
 ]

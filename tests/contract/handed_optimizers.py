@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -185,6 +186,7 @@ class Remembering(Optimizer):
         self.sums = {id(p): torch.zeros_like(p) for p in every}
         self.sizes: deque[float] = deque(maxlen=2)
         self.streams, self.noise = random.Random(1), torch.Generator().manual_seed(2)
+        self.legacy, self.twister = np.random.RandomState(3), np.random.Generator(np.random.MT19937(4))
         self.within = torch.optim.SGD(self.param_groups, lr=lr, momentum=0.9)
 
     @torch.no_grad()
@@ -192,7 +194,8 @@ class Remembering(Optimizer):
         self.state["all"]["calls"] += 1
         every = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         self.sizes.append(sum(float(p.grad.square().sum()) for p in every))
-        factor = self.streams.random() / (1 + sum(self.sizes)) / self.state["all"]["calls"]
+        draw = self.streams.random() + self.legacy.random() + self.twister.random()
+        factor = draw / (1 + sum(self.sizes)) / self.state["all"]["calls"]
         for p in every:
             self.means[p].lerp_(p.grad, 0.5)
             self.sums[id(p)].add_(p.grad)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import lr_scheduler as torch_lr
 
+import hfta_nb.optim
 from tests.contract.zoo.internal import thawed
 
 
@@ -29,6 +30,11 @@ class OptimizerRow:
     settings: dict[str, Any] = field(default_factory=dict)
     lists: tuple[str, ...] = ()
     float32: float = 1e-4
+
+    @property
+    def plain_class(self) -> Any:
+        """The class of the plain loop: torch's, of a member's own optimizer."""
+        return getattr(hfta_nb.optim, self.name).torch_class
 
     def alone(self, member: int) -> dict[str, Any]:
         """What torch's optimizer of one member is given."""

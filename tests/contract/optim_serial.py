@@ -39,7 +39,7 @@ def make_optimizer(row: OptimizerRow, array: FusedArray) -> ArrayOptimizer:
 
 def torch_optimizer(row: OptimizerRow, module: nn.Module, member: int) -> torch.optim.Optimizer:
     """Torch's own, with the member's settings."""
-    return getattr(torch.optim, row.name)(parameters_for(row, module), **row.alone(member))
+    return row.plain_class(parameters_for(row, module), **row.alone(member))
 
 
 def sparsify(optimizer: Any, parameters: Iterable[nn.Parameter]) -> None:

@@ -43,7 +43,7 @@ def test_groups_with_values_of_their_own(row: OptimizerRow) -> None:
     kind = getattr(hfta.optim, row.name)
     optimizer = kind(groups(array, LRS, other), **row.settings)
     alone = [
-        getattr(torch.optim, row.name)(groups(m, LRS[i], {"maximize": other["maximize"][i]}), **row.alone(i))
+        row.plain_class(groups(m, LRS[i], {"maximize": other["maximize"][i]}), **row.alone(i))
         for i, m in enumerate(modules)
     ]
     for step in range(12):
@@ -149,7 +149,7 @@ def test_a_member_goes_on_in_torch(row: OptimizerRow) -> None:
     taken = [array[i] for i in range(3)]
     fresh = []
     for i, module in enumerate(taken):
-        own = getattr(torch.optim, row.name)(parameters_for(row, module))
+        own = row.plain_class(parameters_for(row, module))
         own.load_state_dict(through_file(optimizer.state_of(i)))
         saved, expected = own.state_dict(), alone[i].state_dict()
         assert saved["param_groups"] == expected["param_groups"]

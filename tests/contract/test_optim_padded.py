@@ -72,7 +72,7 @@ def test_members_of_three_shapes(row: OptimizerRow) -> None:
 
     taken, fresh = [array[i] for i in range(3)], []
     for i, module in enumerate(taken):
-        own = getattr(torch.optim, row.name)(parameters_for(row, module))
+        own = row.plain_class(parameters_for(row, module))
         own.load_state_dict(through_file(optimizer.state_of(i)))
         fresh.append(own)
     part = array.select([2, 0])

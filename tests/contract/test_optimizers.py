@@ -108,6 +108,7 @@ def test_there_is_every_optimizer_that_torch_has() -> None:
     for name in torch_optimizers():
         kind = getattr(hfta.optim, name)
         assert kind.how
+        assert kind.torch_class is getattr(torch.optim, name)
         assert name in {r.name for r in OPTIMIZERS}
         # The same arguments in the same order.
         assert list(inspect.signature(kind).parameters) == list(

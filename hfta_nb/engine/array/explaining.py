@@ -11,7 +11,6 @@ from hfta_nb.engine.array.own_losses import OwnLosses
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.engine.replay.calls import Calls
-from hfta_nb.figures.html import pairs
 
 if TYPE_CHECKING:
     import pandas
@@ -77,6 +76,8 @@ def shown(state: ArrayState, told: Sequence[tuple[str, str]]) -> str:
         state: of the array.
         told: the rows of `FusedArray.explain`.
     """
+    from hfta_nb.figures.html import pairs
+
     parameters = list(state.tensors.parameters())
     of_one = sum(p.numel() for p in parameters) // max(1, len(state))
     kinds = sorted({str(p.dtype).removeprefix("torch.") for p in parameters})

@@ -19,8 +19,9 @@ from hfta_nb.engine.eager.attributes import EMPTY, Attributes
 from hfta_nb.engine.eager.holders import Owners, of_library
 from hfta_nb.engine.eager.joined_values import copies_of
 from hfta_nb.engine.eager.mutable_values import restore_value
-from hfta_nb.engine.equality import STREAMS, same_value
+from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.held_values import walk
+from hfta_nb.engine.random_streams import STREAMS
 
 _KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray, array)
 

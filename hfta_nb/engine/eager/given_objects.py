@@ -22,9 +22,10 @@ from hfta_nb.engine.eager.mutable_values import (
     overwrite,
     restore_value,
 )
-from hfta_nb.engine.equality import STREAMS, same_value
+from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.tree import flatten
+from hfta_nb.engine.random_streams import STREAMS
 
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None)})
 _IN_PLACE = (*STREAMS, np.ndarray, set, deque, bytearray)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import random
 import types
 import weakref
 from collections import OrderedDict, deque
@@ -20,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hfta_nb.engine.equality import is_plain, same_value
 from hfta_nb.engine.members.held_values import walk
+from hfta_nb.engine.random_streams import STREAMS, go_to, position_of
 
 _MAX_DEPTH = 8
 _PLAIN = (
@@ -173,17 +173,8 @@ def restore_value(value: Any, before: Any) -> Any:
             with torch.no_grad():
                 value.copy_(before)
             return value
-    elif isinstance(value, torch.Generator):
-        value.set_state(before.get_state())
-        return value
-    elif isinstance(value, random.Random):
-        value.setstate(before.getstate())
-        return value
-    elif isinstance(value, np.random.RandomState):
-        value.set_state(before.get_state(legacy=False))
-        return value
-    elif isinstance(value, np.random.Generator):
-        value.bit_generator.state = before.bit_generator.state
+    elif isinstance(value, STREAMS):
+        go_to(value, position_of(before))
         return value
     elif isinstance(value, np.ndarray) and value.shape == before.shape and value.flags.writeable:
         value[...] = before

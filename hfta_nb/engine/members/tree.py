@@ -21,10 +21,14 @@ Rebuild = Callable[[Iterator[Any]], Any]
 _MAX_DEPTH = 8
 
 
-def flatten(tree: Any) -> tuple[list[Any], Rebuild]:
-    """The leaves, and a function that builds a tree of the same structure from an iterator of leaves."""
+def flatten(tree: Any, sizes: bool = False) -> tuple[list[Any], Rebuild]:
+    """The leaves, and a function that builds a tree of the same structure from an iterator of leaves.
+
+    Args:
+        sizes: the numbers in slices and in a `torch.Size` are leaves too.
+    """
     leaves: list[Any] = []
-    return leaves, _visit(tree, leaves, 0)
+    return leaves, _visit(tree, leaves, sizes, 0)
 
 
 def unflatten(rebuild: Rebuild, leaves: Any) -> Any:
@@ -37,23 +41,26 @@ def tensor_map(function: Callable[[Tensor], Any], tree: Any) -> Any:
     return rebuild(function(v) if isinstance(v, Tensor) else v for v in leaves)
 
 
-def _visit(tree: Any, leaves: list[Any], depth: int) -> Rebuild:
+def _visit(tree: Any, leaves: list[Any], sizes: bool, depth: int) -> Rebuild:
     if isinstance(tree, Tensor | PerMember | nn.Module | type) or depth > _MAX_DEPTH:
         leaves.append(tree)
         return next
     if isinstance(tree, Mapping) and not _frozen(tree):
-        return _mapping(tree, leaves, depth)
-    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
-        return _sequence(tree, leaves, depth)
+        return _mapping(tree, leaves, sizes, depth)
+    if isinstance(tree, list | tuple) and (sizes or not isinstance(tree, torch.Size)):
+        return _sequence(tree, leaves, sizes, depth)
+    if isinstance(tree, slice) and sizes:
+        bounds = _sequence((tree.start, tree.stop, tree.step), leaves, sizes, depth)
+        return lambda left: slice(*bounds(left))
     if _holds_tensors(tree):
-        return _object(tree, leaves, depth)
+        return _object(tree, leaves, sizes, depth)
     leaves.append(tree)
     return next
 
 
-def _mapping(tree: Mapping[Any, Any], leaves: list[Any], depth: int) -> Rebuild:
+def _mapping(tree: Mapping[Any, Any], leaves: list[Any], sizes: bool, depth: int) -> Rebuild:
     keys = list(tree)
-    parts = [_visit(tree[k], leaves, depth + 1) for k in keys]
+    parts = [_visit(tree[k], leaves, sizes, depth + 1) for k in keys]
     plain = type(tree) is dict
 
     def rebuild(left: Iterator[Any]) -> Any:
@@ -68,8 +75,8 @@ def _mapping(tree: Mapping[Any, Any], leaves: list[Any], depth: int) -> Rebuild:
     return rebuild
 
 
-def _sequence(tree: Any, leaves: list[Any], depth: int) -> Rebuild:
-    parts = [_visit(v, leaves, depth + 1) for v in tree]
+def _sequence(tree: Any, leaves: list[Any], sizes: bool, depth: int) -> Rebuild:
+    parts = [_visit(v, leaves, sizes, depth + 1) for v in tree]
     kind = type(tree)
 
     def rebuild(left: Iterator[Any]) -> Any:
@@ -84,10 +91,10 @@ def _sequence(tree: Any, leaves: list[Any], depth: int) -> Rebuild:
     return rebuild
 
 
-def _object(tree: Any, leaves: list[Any], depth: int) -> Rebuild:
+def _object(tree: Any, leaves: list[Any], sizes: bool, depth: int) -> Rebuild:
     held = _attributes(tree) or {}
     names = list(held)
-    parts = [_visit(held[n], leaves, depth + 1) for n in names]
+    parts = [_visit(held[n], leaves, sizes, depth + 1) for n in names]
 
     def rebuild(left: Iterator[Any]) -> Any:
         new = copy.copy(tree)

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from hfta_nb.engine.equality import STREAMS, same_bits, same_value
+from hfta_nb.engine.equality import same_bits, same_value
+from hfta_nb.engine.random_streams import STREAMS
 
 INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
 _HOOKS = tuple(k for k in nn.Module().__dict__ if k.endswith("_hooks"))

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hfta_nb.engine.members.tree import Rebuild, flatten
 from hfta_nb.engine.members.views import narrowed
-from hfta_nb.engine.padded.argument_tree import Rebuild, take_apart
 from hfta_nb.engine.padded.member_numbers import value_of, vary
 from hfta_nb.engine.padded.tags import Tag, box, full, rows_of, tag_of, tagged, views, widened
 from hfta_nb.engine.rules import Context, Disagreement, SharedWrite, rule_mode
@@ -98,7 +98,7 @@ def by_groups(mode: Running, function: Callable[..., Any], args: Any, kwargs: An
     if writes_in_place(function):
         return _written(mode, function, args, kwargs)
     context = mode.context
-    leaves, rebuild = take_apart((args, kwargs))
+    leaves, rebuild = flatten((args, kwargs), sizes=True)
     groups: dict[Any, list[int]] = {}
     for row in range(context.members):
         groups.setdefault(tuple(_true(v, row) for v in leaves), []).append(row)
@@ -151,7 +151,7 @@ def _part(
         given, named = rebuild(v[0] if b else v for v, b in zip(own, batched, strict=True))
         with context.generators.member(context.indices[rows[0]]):
             result = function(*given, **named)
-        leaves, back = take_apart(result)
+        leaves, back = flatten(result, sizes=True)
         leaves = [v.unsqueeze(0) if isinstance(v, Tensor) else v for v in leaves]
         return Part(rows, leaves, [None] * len(leaves), back)
 
@@ -185,7 +185,7 @@ def nested(
         left = iter(tensors)
         with rule_mode(sub):
             result = run(sub, [next(left) if b else v for v, b in zip(given, batched, strict=True)])
-        leaves, found["rebuild"] = take_apart(result)
+        leaves, found["rebuild"] = flatten(result, sizes=True)
         found["leaves"] = leaves
         found["tags"] = [tag_of(v) if isinstance(v, Tensor) else None for v in leaves]
         return [v for v in leaves if isinstance(v, Tensor)]

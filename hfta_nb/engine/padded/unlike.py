@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.eager.attributes import AttributeKey, tracked_attributes
 from hfta_nb.engine.members.tensor_slots import TensorSlots
+from hfta_nb.engine.members.tree import flatten
 from hfta_nb.engine.members.views import narrowed
-from hfta_nb.engine.padded.argument_tree import take_apart
 from hfta_nb.engine.padded.compare import difference
 from hfta_nb.engine.padded.mode import PaddedMode, active
 from hfta_nb.engine.padded.size_groups import Part, combined, nested
@@ -158,7 +158,7 @@ def _run(
     mode: PaddedMode, kind: Alternative, rows: list[int], args: Any, kwargs: Any, state: dict[str, Tensor]
 ) -> Part:
     context = mode.context
-    leaves, rebuild = take_apart((args, kwargs))
+    leaves, rebuild = flatten((args, kwargs), sizes=True)
     names = list(kind.names)
     tensors = [*leaves, *(state[kind.names[n]] for n in names)]
     batched = [isinstance(v, Tensor) and context.batched(v) for v in tensors]
@@ -182,7 +182,7 @@ def _run(
             result, replaced = kind.slots.call(filled, lambda: kind.module(*positional, **named))
         if changes:
             raise Disagreement("the model keeps values on itself, which members of other sizes can't share")
-        values, found["rebuild"] = take_apart(result)
+        values, found["rebuild"] = flatten(result, sizes=True)
         found["replaced"] = list(replaced)
         return values, list(replaced.values())
 
@@ -213,7 +213,7 @@ def _rows(context: Context, tensor: Tensor, rows: list[int]) -> tuple[Tensor, Ta
 
 
 def _handed_through(context: Context, rows: list[int], args: Any, kwargs: Any) -> Part:
-    leaves, rebuild = take_apart(args[0] if args else next(iter(kwargs.values())))
+    leaves, rebuild = flatten(args[0] if args else next(iter(kwargs.values())), sizes=True)
     values, tags = [], []
     for leaf in leaves:
         value, tag = _rows(context, leaf, rows) if isinstance(leaf, Tensor) else (leaf, None)

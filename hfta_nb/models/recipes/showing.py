@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from hfta_nb.figures.html import table
 from hfta_nb.search.grid import AxisSpec, show
 
 
@@ -15,6 +14,8 @@ def shown(name: str, axes: Mapping[str, AxisSpec], every: Iterable[str], data: S
         name, axes, data, help: see `Family`.
         every: names of all axes that a grid may have.
     """
+    from hfta_nb.figures.html import table
+
     more = ", ".join(axis for axis in every if axis not in axes)
     suits = f"data: {', '.join(data)}" if data else ""
     notes = (help, suits, f"further axes: {more}")

@@ -1,4 +1,4 @@
-"""The optimizers and lr schedulers that the training axes offer: classes by their names in torch, and arguments."""
+"""What the optimizers and lr schedulers that the training axes offer are given: names of classes, and arguments."""
 
 from __future__ import annotations
 
@@ -9,53 +9,12 @@ import torch
 from torch.optim import lr_scheduler as reference
 
 from hfta_nb.errors import OptimError
+from hfta_nb.models.training_axes import LR_SCHEDULERS, OPTIMIZERS
 from hfta_nb.train.step.accumulation import updates
 from hfta_nb.train.step.step_protocol import Row
 
 FUSED = ("sgd", "adam", "adamw")
 """Optimizers of which torch has fused kernels that are used."""
-
-WITHOUT_DECAY = ("rprop", "sparse_adam", "lbfgs")
-"""Optimizers that have no weight decay."""
-
-BESIDE_MUON = "adamw"
-"""What trains the parameters that Muon does not take: all but matrices, and embeddings."""
-
-
-def _sgd(row: Row) -> dict[str, Any]:
-    return {"momentum": row["momentum"], "nesterov": row["nesterov"]}
-
-
-def _adam(row: Row) -> dict[str, Any]:
-    return {"betas": (row["beta1"], row["beta2"]), "eps": row["eps"]}
-
-
-def _rmsprop(row: Row) -> dict[str, Any]:
-    return {"momentum": row["momentum"], "eps": row["eps"]}
-
-
-def _nothing(row: Row) -> dict[str, Any]:
-    return {}
-
-
-OPTIMIZERS: dict[str, tuple[str, Callable[[Row], dict[str, Any]]]] = {
-    "sgd": ("SGD", _sgd),
-    "adam": ("Adam", _adam),
-    "adamw": ("AdamW", _adam),
-    "nadam": ("NAdam", _adam),
-    "radam": ("RAdam", _adam),
-    "adamax": ("Adamax", _adam),
-    "rmsprop": ("RMSprop", _rmsprop),
-    "adagrad": ("Adagrad", _nothing),
-    "adadelta": ("Adadelta", _nothing),
-    "adafactor": ("Adafactor", _nothing),
-    "asgd": ("ASGD", _nothing),
-    "rprop": ("Rprop", _nothing),
-    "sparse_adam": ("SparseAdam", _adam),
-    "muon": ("Muon", _nothing),
-    "lbfgs": ("LBFGS", _nothing),
-}
-"""By the axis's value: the class's name, here and in torch, and what it is given beside lr and weight decay."""
 
 
 def optimizer_of(row: Row) -> tuple[str, dict[str, Any]]:
@@ -67,9 +26,19 @@ def optimizer_of(row: Row) -> tuple[str, dict[str, Any]]:
     kind = row["optimizer"]
     if kind not in OPTIMIZERS:
         raise OptimError("unknown optimizer", where="optimizer", got=kind, accepted=", ".join(OPTIMIZERS))
-    name, more = OPTIMIZERS[kind]
-    decay = {} if kind in WITHOUT_DECAY else {"weight_decay": row["weight_decay"]}
-    return name, {"lr": row["lr"], **decay, **more(row)}
+    given = {"lr": row["lr"]}
+    for axis in OPTIMIZERS[kind].axes:
+        if axis == "beta1":
+            given["betas"] = row["beta1"], row["beta2"]
+        elif axis != "beta2":
+            given[axis] = row[axis]
+    return OPTIMIZERS[kind].name, given
+
+
+def beside(row: Row) -> dict[str, Any] | None:
+    """The row of the optimizer that trains the parameters which this row's does not take; None where it takes all."""
+    choice = OPTIMIZERS.get(row["optimizer"])
+    return {**row, "optimizer": choice.beside} if choice is not None and choice.beside is not None else None
 
 
 def check_scaled(rows: Sequence[Row], scaled: bool) -> None:
@@ -108,46 +77,28 @@ def _milestones(row: Row, span: ScheduleLength) -> list[int]:
     return sorted({max(1, span.total // 2), max(1, span.total * 3 // 4)})
 
 
-LR_SCHEDULERS: dict[str, tuple[str, Callable[[Row, ScheduleLength], dict[str, Any]]]] = {
-    "step": ("StepLR", lambda row, span: {"step_size": row["step_size"] * span.epoch, "gamma": row["gamma"]}),
-    "exponential": ("ExponentialLR", lambda row, span: {"gamma": row["gamma"] ** (1 / span.epoch)}),
-    "linear": (
-        "LinearLR",
-        lambda row, span: {"start_factor": 1.0, "end_factor": 0.0, "total_iters": _length(row, span)},
-    ),
-    "polynomial": ("PolynomialLR", lambda row, span: {"total_iters": _length(row, span), "power": row["power"]}),
-    "cosine": ("CosineAnnealingLR", lambda row, span: {"T_max": _length(row, span), "eta_min": _lowest(row)}),
-    "cosine_restarts": (
-        "CosineAnnealingWarmRestarts",
-        lambda row, span: {"T_0": _length(row, span), "eta_min": _lowest(row)},
-    ),
-    "onecycle": (
-        "OneCycleLR",
-        lambda row, span: {"max_lr": row["lr"], "total_steps": span.total, "pct_start": row["pct_start"]},
-    ),
-    "sequential": ("SequentialLR", lambda row, span: {"milestones": [row["step_size"] * span.epoch]}),
-    "multistep": ("MultiStepLR", lambda row, span: {"milestones": _milestones(row, span), "gamma": row["gamma"]}),
-    "constant": (
-        "ConstantLR",
-        lambda row, span: {"factor": row["gamma"], "total_iters": row["step_size"] * span.epoch},
-    ),
-    "cyclic": (
-        "CyclicLR",
-        lambda row, span: {
-            **{"base_lr": _lowest(row), "max_lr": row["lr"], "step_size_up": row["step_size"] * span.epoch},
-            "cycle_momentum": False,
-        },
-    ),
+_LR_ARGUMENTS: dict[str, Callable[[Row, ScheduleLength], dict[str, Any]]] = {
+    "step": lambda row, span: {"step_size": row["step_size"] * span.epoch, "gamma": row["gamma"]},
+    "exponential": lambda row, span: {"gamma": row["gamma"] ** (1 / span.epoch)},
+    "linear": lambda row, span: {"start_factor": 1.0, "end_factor": 0.0, "total_iters": _length(row, span)},
+    "polynomial": lambda row, span: {"total_iters": _length(row, span), "power": row["power"]},
+    "cosine": lambda row, span: {"T_max": _length(row, span), "eta_min": _lowest(row)},
+    "cosine_restarts": lambda row, span: {"T_0": _length(row, span), "eta_min": _lowest(row)},
+    "onecycle": lambda row, span: {"max_lr": row["lr"], "total_steps": span.total, "pct_start": row["pct_start"]},
+    "sequential": lambda row, span: {"milestones": [row["step_size"] * span.epoch]},
+    "multistep": lambda row, span: {"milestones": _milestones(row, span), "gamma": row["gamma"]},
+    "constant": lambda row, span: {"factor": row["gamma"], "total_iters": row["step_size"] * span.epoch},
+    "cyclic": lambda row, span: {
+        **{"base_lr": _lowest(row), "max_lr": row["lr"], "step_size_up": row["step_size"] * span.epoch},
+        "cycle_momentum": False,
+    },
     # Any improvement counts, so that a metric that is to rise may be given with its sign turned.
-    "plateau": (
-        "ReduceLROnPlateau",
-        lambda row, span: {
-            **{"factor": row["gamma"], "patience": row["plateau_patience"], "min_lr": _lowest(row)},
-            **{"threshold": 0.0, "threshold_mode": "abs"},
-        },
-    ),
+    "plateau": lambda row, span: {
+        **{"factor": row["gamma"], "patience": row["plateau_patience"], "min_lr": _lowest(row)},
+        **{"threshold": 0.0, "threshold_mode": "abs"},
+    },
 }
-"""By the axis's value: the class's name, here and in torch, and what it is given in a run of this length.
+"""By the axis's value: what the class is given in a run of this length.
 
 "sequential" is a linear warm-up over `step_size` epochs, or `warmup_steps` steps, and then half a cosine."""
 
@@ -168,8 +119,8 @@ def lr_scheduler_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -
     """
     if row["lr_scheduler"] not in LR_SCHEDULERS:
         return None
-    name, given = LR_SCHEDULERS[row["lr_scheduler"]]
-    return name, given(row, _span(row, epochs, steps_per_epoch))
+    kind = row["lr_scheduler"]
+    return LR_SCHEDULERS[kind].name, _LR_ARGUMENTS[kind](row, _span(row, epochs, steps_per_epoch))
 
 
 def _span(row: Row, epochs: int, steps_per_epoch: int | None) -> ScheduleLength:

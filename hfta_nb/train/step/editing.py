@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from hfta_nb import optim
 from hfta_nb.errors import OptimError
 from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.models.phases import OWN_AXES, Phase
+from hfta_nb.models.training_axes import LR_SCHEDULERS, OPTIMIZERS, TRAINING_AXES, Choice
 from hfta_nb.optim import member_values
 from hfta_nb.train.step.array_step import ArrayStep
-from hfta_nb.train.step.choices import BESIDE_MUON, by_step, factory_of, optimizer_of
+from hfta_nb.train.step.choices import beside, by_step, factory_of, optimizer_of
 from hfta_nb.train.step.cuda import graph_of
 from hfta_nb.train.step.optimizers import limits_of
 from hfta_nb.train.step.parameter_groups import groups_of, values_of
 from hfta_nb.train.step.plain import PlainStep
 from hfta_nb.train.step.step_protocol import Row, Step
 
-OPTIMIZER_AXES = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps", "max_norm")
-SCHEDULE_AXES = (
-    *("warmup_steps", "step_size", "gamma", "milestones", "plateau_patience", "t_max", "eta_min", "min_lr"),
-    *("pct_start", "power"),
-)
+
+def _axes_of(choices: Mapping[str, Choice]) -> list[str]:
+    used = {axis for choice in choices.values() for axis in choice.axes}
+    return [axis for axis in TRAINING_AXES if axis in used]
+
+
+OPTIMIZER_AXES = ("lr", *_axes_of(OPTIMIZERS), "max_norm")
+SCHEDULE_AXES = ("warmup_steps", *_axes_of(LR_SCHEDULERS))
 
 Values = list[dict[str, Any]]
 """Of each group of an optimizer, its hyperparameters."""
@@ -61,7 +66,7 @@ def check(old: Row, row: Row, span: Span) -> None:
                          where="warmup_steps", got=row.get("warmup_steps"), remedy="clone the member")  # fmt: skip
     name, given = optimizer_of(row)
     try:
-        made = getattr(torch.optim, name)([nn.Parameter(torch.zeros(1, 1))], **given)
+        made = getattr(optim, name).torch_class([nn.Parameter(torch.zeros(1, 1))], **given)
         factory = factory_of(row, *span)
         if factory is not None:
             factory(made)
@@ -95,7 +100,7 @@ def _rows(step: ArrayStep | PlainStep, row: Row) -> list[Row]:
     """The row of each update."""
     kinds = [(update.phase, update.follows) for update in step.updates]
     rows = [(row if phase is None else phase.row(row), follows) for phase, follows in kinds]
-    return [{**own, "optimizer": BESIDE_MUON} if follows else own for own, follows in rows]
+    return [(beside(own) if follows else None) or own for own, follows in rows]
 
 
 def _values(module: nn.Module, names: Sequence[Sequence[str]], row: Row) -> Values:

@@ -10,7 +10,7 @@ from torch import nn
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import OptimError
 from hfta_nb.optim.group_functions import norms_and_biases, plain_shaped
-from hfta_nb.train.step.choices import BESIDE_MUON
+from hfta_nb.train.step.choices import beside
 from hfta_nb.train.step.step_protocol import Row
 
 SCALE = "_scale"
@@ -65,11 +65,12 @@ def values_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 def by_optimizer(module: nn.Module, names: Sequence[str], row: Row) -> list[tuple[list[str], dict[str, Any]]]:
     """The parameters by optimizer, each with its row: Muon takes matrices, another optimizer the rest."""
-    if row["optimizer"] != "muon":
+    other = beside(row)
+    if other is None:
         return [(list(names), dict(row))]
     matrices = _matrices(module, names)
     rest = [name for name in names if name not in matrices]
-    parts = [([n for n in names if n in matrices], dict(row)), (rest, {**row, "optimizer": BESIDE_MUON})]
+    parts = [([n for n in names if n in matrices], dict(row)), (rest, other)]
     return [part for part in parts if part[0]]
 
 

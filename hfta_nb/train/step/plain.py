@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from hfta_nb import optim
 from hfta_nb.engine.array import MemberGenerators, PerMember
 from hfta_nb.engine.array.access import (
     FunctionStates,
@@ -379,7 +380,7 @@ def _make_optimizer(module: nn.Module, names: Sequence[str], row: Row) -> torch.
         {"params": [named[n] for n in members], **values_of(own, given)}
         for members, own in groups_of(module, names, row)
     ]
-    return getattr(torch.optim, name)(groups, **given)  # type: ignore[no-any-return]
+    return getattr(optim, name).torch_class(groups, **given)  # type: ignore[no-any-return]
 
 
 def _sparsify(optimizer: torch.optim.Optimizer) -> None:
