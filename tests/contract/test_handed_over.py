@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.contract.handed_over import SEEDS, Situation, alone, by_array, by_study, compare, situations
 
 
-def _marks(row: Situation, form: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.long] if form in row.long else []
+def _cases(number: int, row: Situation) -> Iterator[Any]:
+    """In the default tier the first form, one of the others in turn, and those that are refused."""
+    first, *others = [form for form in row.forms if form not in row.long]
+    kept = {first, *(set(row.refused) - set(row.long)), *([others[number % len(others)]] if others else [])}
+    for form in row.forms:
+        yield pytest.param(row, form, id=f"{row}-{form}", marks=[] if form in kept else [pytest.mark.long])
 
 
-CASES = [
-    pytest.param(row, form, id=f"{row}-{form}", marks=_marks(row, form)) for row in situations() for form in row.forms
-]
+CASES = [case for number, row in enumerate(situations()) for case in _cases(number, row)]
 EXPECTED: dict[tuple[str, bool], list] = {}
 
 
