@@ -11,270 +11,112 @@ PACKAGE = "hfta_nb"
 FACE = "hfta_nb"
 """The public face: what `hfta_nb/__init__.py` exports."""
 
-_RECIPE = {
-    "errors",
-    "models.accumulators",
-    "models.directions",
-    "records.events",
-    "search.grid",
-    "data",
-    "data.augment",
-    "models.losses",
-    "models.metrics",
-    "models.frechet",
-}
-_RECIPE |= {"errors.border", "models.phases", "models.study_argument", "models.study_config", "models.training_axes"}
-_TRAINING = {*_RECIPE, "engine.array", "train.memory", "models.recipes", "optim", "train.step", "train.plan"}
-_HEADLESS = {
-    *_TRAINING,
-    "models.model_zoo",
-    "search",
-    "records.store",
-    "records.telemetry",
-    "train",
-    "workers.distributed",
-    "workers.fleet",
-    "records.history",
-    "figures.colors",
-    "search.averages",
-    "figures.html",
-    "errors.user_frames",
-    "records.regular_files",
-    "records.pace",
-    "errors.plain_text",
-    "figures.tables",
-    "errors.border",
-}
+_ROWS = """
+RECIPE: errors errors.border records.events search.grid data data.augment models.losses models.frechet
+    models.accumulators models.directions models.metrics models.phases models.training_axes models.study_argument
+    models.study_config
+TRAINING: RECIPE train.memory engine.array optim models.recipes train.step train.plan
+HEADLESS: TRAINING errors.plain_text records.regular_files records.pace records.history search search.averages
+    figures.html errors.user_frames figures.tables records.store records.telemetry figures.colors models.model_zoo train
+    workers.fleet workers.distributed
+records:
+engine:
+models:
+workers:
+errors.plain_text:
+errors: errors.plain_text
+records.regular_files:
+records.pace:
+errors.border: errors
+train.memory: errors
+records.events: errors errors.border
+search.grid: errors.plain_text errors errors.border records.events
+records.history: errors.plain_text errors records.events
+search: errors records.regular_files errors.border records.events search.grid
+search.averages: errors errors.border records.events search.grid records.history
+figures.html:
+errors.user_frames:
+engine.broadcasts: errors errors.user_frames engine.members
+figures.tables: errors.plain_text
+records.store: errors.plain_text errors records.regular_files records.events
+records.telemetry: errors records.events
+figures.colors: errors records.events search.grid records.history
+data: errors records.regular_files errors.border errors.user_frames engine.comparison engine.equality
+    engine.random_streams engine.members
+data.augment: errors records.events search.grid data
+engine.comparison: engine.equality
+engine.equality: engine.random_streams
+engine.random_streams:
+engine.members: errors errors.border engine.comparison engine.equality
+engine.kernels: errors records.regular_files engine.comparison engine.equality engine.members
+engine.rules: errors engine.members engine.kernels
+engine.eager: errors errors.user_frames engine.broadcasts engine.comparison engine.equality engine.random_streams
+    engine.members engine.kernels engine.rules
+engine.padded: errors engine.comparison engine.equality engine.random_streams engine.members engine.rules engine.eager
+engine.replay: errors engine.comparison engine.equality engine.members engine.kernels engine.rules engine.eager
+engine.array: errors errors.border figures.html engine.broadcasts engine.comparison engine.equality engine.members
+    engine.kernels engine.rules engine.eager engine.padded engine.replay
+optim: errors errors.border engine.comparison engine.equality engine.random_streams engine.kernels engine.array
+models.targets:
+models.losses: errors engine.array models.targets
+models.frechet:
+models.accumulators: errors errors.user_frames engine.broadcasts
+models.directions: errors
+models.metrics: errors errors.border engine.array models.targets models.losses models.frechet models.accumulators
+    models.directions
+models.phases: errors errors.border search.grid models.losses
+models.training_axes: errors records.events search.grid
+models.study_argument:
+models.study_config: search models.losses models.study_argument
+models.recipes: RECIPE figures.html engine.members
+models.model_zoo: RECIPE models.recipes
+train.step: errors engine.broadcasts engine.comparison engine.equality engine.kernels engine.array optim models.losses
+    models.metrics models.phases models.training_axes
+train.plan: errors records.events search.grid data data.augment engine.array models.phases models.recipes train.step
+train: TRAINING errors.user_frames
+workers.fleet: errors records.regular_files records.events figures.tables data train.step train.plan train
+    workers.distributed
+workers.processes: errors records.events errors.user_frames
+workers.executor_table:
+workers.crews: errors records.events data train.step train.plan train workers.fleet workers.processes
+    workers.executor_table workers.distributed
+workers.distributed: errors records.events engine.members engine.array models.metrics train.step workers.processes
+study: HEADLESS engine.comparison engine.equality workers.crews figures
+study.executors: errors records.events records.history workers.processes workers.crews study
+figures: errors errors.border records.events search.grid records.history search.averages figures.colors
+study.callbacks: errors records.events search.grid
+ui: errors records.regular_files records.pace records.events search.grid records.history errors.user_frames
+    figures.colors models.study_argument models.study_config models.recipes models.model_zoo study study.executors
+    figures hfta_nb
+cli: errors.plain_text errors records.regular_files records.pace records.events search.grid records.history
+    records.store models.study_argument models.study_config workers.executor_table study study.executors hfta_nb
+hfta_nb: HEADLESS workers.crews study study.executors study.callbacks
+__main__: cli
+"""
+"""``part: what it may import``; a line that begins with spaces continues. A name in capitals stands for its whole row.
 
-TABLE: dict[str, set[str]] = {
-    **{room: set() for room in ("records", "engine", "models", "workers")},  # what is in them is in parts
-    "errors.plain_text": set(),
-    "errors": {"errors.plain_text"},
-    "records.regular_files": set(),
-    "records.pace": set(),
-    "errors.border": {"errors"},
-    "train.memory": {"errors"},
-    "records.events": {"errors.border", "errors"},
-    "search.grid": {"errors.border", "errors", "records.events", "errors.plain_text"},
-    "records.history": {"errors", "records.events", "errors.plain_text"},
-    "search": {"errors.border", "errors", "records.events", "search.grid", "records.regular_files"},
-    "search.averages": {"errors.border", "errors", "records.events", "search.grid", "records.history"},
-    "figures.html": set(),
-    "errors.user_frames": set(),
-    "engine.broadcasts": {"errors", "engine.members", "errors.user_frames"},
-    "figures.tables": {"errors.plain_text"},
-    "records.store": {"errors", "records.events", "errors.plain_text", "records.regular_files"},
-    "records.telemetry": {"errors", "records.events"},
-    "figures.colors": {"errors", "records.events", "search.grid", "records.history"},
-    "data": {
-        "errors.border",
-        "errors",
-        "engine.comparison",
-        "engine.equality",
-        "engine.random_streams",
-        "engine.members",
-        "errors.user_frames",
-        "records.regular_files",
-    },
-    "data.augment": {"errors", "records.events", "search.grid", "data"},
-    "engine.comparison": {"engine.equality"},
-    "engine.equality": {"engine.random_streams"},
-    "engine.random_streams": set(),
-    "engine.members": {"errors.border", "errors", "engine.comparison", "engine.equality"},
-    "engine.kernels": {"errors", "records.regular_files", "engine.members", "engine.comparison", "engine.equality"},
-    "engine.rules": {"errors", "engine.members", "engine.kernels"},
-    "engine.eager": {
-        "errors",
-        "engine.broadcasts",
-        "engine.comparison",
-        "engine.equality",
-        "engine.random_streams",
-        "errors.user_frames",
-        "engine.members",
-        "engine.kernels",
-        "engine.rules",
-    },
-    "engine.padded": {
-        "errors",
-        "engine.comparison",
-        "engine.equality",
-        "engine.random_streams",
-        "engine.members",
-        "engine.rules",
-        "engine.eager",
-    },
-    "engine.replay": {
-        "errors",
-        "engine.comparison",
-        "engine.equality",
-        "engine.members",
-        "engine.kernels",
-        "engine.rules",
-        "engine.eager",
-    },
-    "engine.array": {
-        "errors.border",
-        "errors",
-        "engine.broadcasts",
-        "engine.comparison",
-        "engine.equality",
-        "figures.html",
-        "engine.members",
-        "engine.kernels",
-        "engine.rules",
-        "engine.eager",
-        "engine.padded",
-        "engine.replay",
-    },
-    "optim": {
-        "errors.border",
-        "errors",
-        "engine.kernels",
-        "engine.comparison",
-        "engine.equality",
-        "engine.random_streams",
-        "engine.array",
-    },
-    "models.targets": set(),
-    "models.losses": {"errors", "engine.array", "models.targets"},
-    "models.frechet": set(),
-    "models.accumulators": {"errors", "engine.broadcasts", "errors.user_frames"},
-    "models.directions": {"errors"},
-    "models.metrics": {
-        "errors.border",
-        "errors",
-        "models.accumulators",
-        "engine.array",
-        "models.directions",
-        "models.losses",
-        "models.frechet",
-        "models.targets",
-    },
-    "models.phases": {"errors.border", "errors", "search.grid", "models.losses"},
-    "models.training_axes": {"errors", "records.events", "search.grid"},
-    "models.study_argument": set(),
-    "models.study_config": {"models.losses", "models.study_argument", "search"},  # for types only: see WITHOUT_TORCH
-    "models.recipes": {*_RECIPE, "figures.html", "engine.members"},
-    "models.model_zoo": {*_RECIPE, "models.recipes"},
-    "train.step": {
-        "errors",
-        "engine.broadcasts",
-        "engine.comparison",
-        "engine.equality",
-        "engine.kernels",
-        "engine.array",
-        "optim",
-        "models.losses",
-        "models.metrics",
-        "models.phases",
-        "models.training_axes",
-    },
-    "train.plan": {
-        "errors",
-        "records.events",
-        "search.grid",
-        "data",
-        "data.augment",
-        "models.recipes",
-        "models.phases",
-        "engine.array",
-        "train.step",
-    },
-    "train": {*_TRAINING, "errors.user_frames"},
-    "workers.fleet": {
-        "errors",
-        "records.events",
-        "records.regular_files",
-        "train.plan",
-        "train.step",
-        "train",
-        "data",
-        "figures.tables",
-        "workers.distributed",
-    },
-    "workers.processes": {"errors", "errors.user_frames", "records.events"},
-    "workers.executor_table": set(),
-    "workers.crews": {
-        "workers.executor_table",
-        "errors",
-        "records.events",
-        "data",
-        "train.plan",
-        "train.step",
-        "train",
-        "workers.fleet",
-        "workers.processes",
-        "workers.distributed",
-    },
-    "workers.distributed": {
-        "errors",
-        "records.events",
-        "engine.members",
-        "engine.array",
-        "models.metrics",
-        "train.step",
-        "workers.processes",
-    },
-    "study": {*_HEADLESS, "engine.comparison", "engine.equality", "workers.crews", "figures"},
-    "study.executors": {"study", "errors", "records.events", "records.history", "workers.processes", "workers.crews"},
-    "figures": {
-        "errors.border",
-        "errors",
-        "records.events",
-        "search.grid",
-        "records.history",
-        "figures.colors",
-        "search.averages",
-    },
-    "study.callbacks": {"errors", "records.events", "search.grid"},
-    "ui": {
-        "errors",
-        "records.events",
-        "search.grid",
-        "records.history",
-        "figures.colors",
-        "figures",
-        "records.pace",
-        "models.recipes",
-        "models.study_argument",
-        "models.study_config",
-        "records.regular_files",
-        "models.model_zoo",
-        "study",
-        "study.executors",
-        "errors.user_frames",
-        FACE,
-    },
-    "cli": {
-        "errors",
-        "records.events",
-        "search.grid",
-        "records.history",
-        "records.pace",
-        "errors.plain_text",
-        "records.regular_files",
-        "records.store",
-        "models.study_argument",
-        "models.study_config",
-        "study",
-        "study.executors",
-        "workers.executor_table",
-        FACE,
-    },
-    FACE: {*_HEADLESS, "workers.crews", "study", "study.executors", "study.callbacks"},
-    "__main__": {"cli"},
-}
+What is in records, engine, models and workers is in parts. What models.study_config imports is for types only: see
+`WITHOUT_TORCH`.
+"""
 
+
+def _read(rows: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for row in rows.replace("\n    ", " ").strip().splitlines():
+        name, _, below = row.partition(":")
+        found[name] = set().union(*(found[part] if part.isupper() else {part} for part in below.split()))
+    return {name: below for name, below in found.items() if not name.isupper()}
+
+
+TABLE = _read(_ROWS)
+
+_DRAWS = {"hfta_nb.engine.members.own_draws", "hfta_nb.engine.members.process_streams"}
 SINGLE_MODULES = {
     ("optim", "engine.kernels"): {"hfta_nb.engine.kernels.native.adam"},  # a kernel in C that updates flat tensors
-    ("data", "engine.members"): {"hfta_nb.engine.members.own_draws", "hfta_nb.engine.members.process_streams"},
-    ("models.recipes", "engine.members"): {
-        "hfta_nb.engine.members.own_draws",
-        "hfta_nb.engine.members.process_streams",
-    },
-    ("train.step", "engine.kernels"): {
-        "hfta_nb.engine.kernels.cuda_graphs"
-    },  # captures whatever runs, an array or a plain module
+    ("data", "engine.members"): _DRAWS,
+    ("models.recipes", "engine.members"): _DRAWS,
+    # captures whatever runs, an array or a plain module
+    ("train.step", "engine.kernels"): {"hfta_nb.engine.kernels.cuda_graphs"},
 }
 """(part, other): of these a part may import the named modules only. None of these modules knows of arrays."""
 

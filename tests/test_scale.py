@@ -51,7 +51,9 @@ def played(study: hfta.Study) -> Iterator[ev.Event]:
             yield from (ev.MemberImproved(1.0, i, epoch, study.monitor, i / MANY) for i in ids)
 
 
-@pytest.fixture(scope="module", params=[1, MANY // 4], ids=["one array", "2,500 arrays"])
+@pytest.fixture(
+    scope="module", params=[pytest.param(1, marks=pytest.mark.long), MANY // 4], ids=["one array", "2,500 arrays"]
+)
 def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
     grid: dict[str, Any] = {"lr": [1e-4 * (1 + i) for i in range(MANY // 4)], "weight_decay": [0.0, 0.1, 0.2, 0.3]}
     made = hfta.Study("mlp", grid, "iris", epochs=3, device="cpu", directory=tmp_path_factory.mktemp("scale") / "run",

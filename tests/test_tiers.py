@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -38,7 +40,7 @@ TABLE = """
 @pytest.fixture
 def table(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(TABLE)
-    markers = "".join(f"    {name}\n" for name in ("each: ", "only: ", "long: "))
+    markers = "".join(f"    {name}\n" for name in ("each: ", "only: ", "long: ", "pairs: "))
     pytester.makeini(f"[pytest]\naddopts = -p tests.tiers -p no:cacheprovider --strict-markers\nmarkers =\n{markers}")
     return pytester
 
@@ -66,6 +68,16 @@ def test_a_share_of_the_rest_leaves_the_default_tier_out(table: pytest.Pytester)
     rest = [name for n in range(3) for name in _ran(table.runpytest_inprocess("-v", "-m", "long", "--share", f"{n}/3"))]
     assert len(rest) == 18
     assert not {"test_one[1]", "test_marked[1]"} & set(rest)
+
+
+def test_each_two_values_of_two_parameters_meet(table: pytest.Pytester) -> None:
+    values = {"row": [1, 2, 3, 4], "way": ["a", "b", "c"], "block": [0, 1]}
+    marks = "\n".join(f"@pytest.mark.parametrize({name!r}, {each})" for name, each in values.items())
+    table.makepyfile(f"import pytest\n\n@pytest.mark.pairs\n{marks}\ndef test(row, way, block): pass")
+    ran = [name.removeprefix("test[").removesuffix("]").split("-") for name in _ran(table.runpytest_inprocess("-v"))]
+    assert len(ran) == 12  # of 24: no fewer have each row in each way
+    for one, other in itertools.combinations(range(3), 2):
+        assert len({(row[one], row[other]) for row in ran}) == len({r[one] for r in ran}) * len({r[other] for r in ran})
 
 
 @pytest.mark.parametrize("mark", ['each("rwo")', 'only(rwo="a")'])

@@ -10,12 +10,16 @@ A test belongs to the default tier unless it is marked:
 - ``only(dtype=torch.float64, ...)``: the default tier runs the cases in which the named parameters have one of these
   values.
 
+In any tier, of a table with three or more parameters that is marked ``pairs``, only so many rows are there that each
+value of a parameter meets each value of each other one.
+
 ``--share N/8`` selects one eighth of the tests by their names, so that a run can be repeated.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterable
@@ -50,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _keep_pairs(items)
     _mark_thinned(items)
     order = [*dict.fromkeys(GROUPS.values()), None]
     items.sort(key=lambda item: order.index(_group(item.nodeid)))
@@ -88,7 +93,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             return _group(nodeid) or nodeid
 
+        def _pending_of(self, workload: Any) -> int:
+            """Forgets what is done: looking through it at the end of each of thousands of tests takes seconds."""
+            for scope in [name for name, unit in workload.items() if all(unit.values())]:
+                del workload[scope]
+            return super()._pending_of(workload)
+
     return Groups(config, log)
+
+
+def _keep_pairs(items: list[pytest.Item]) -> None:
+    """Of the tables marked ``pairs``, keep a row for each two values of two parameters; most rows meet several."""
+    tables: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("pairs"):
+            tables[item.nodeid.partition("[")[0]].append(item)
+    left_out: set[pytest.Item] = set()
+    for rows in tables.values():
+        pairs = {row: _pairs(row) for row in rows}
+        left = set().union(*pairs.values())
+        left_out.update(rows)
+        while left:
+            best = max(rows, key=lambda row: len(pairs[row] & left))
+            left -= pairs[best]
+            left_out.discard(best)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _pairs(item: pytest.Item) -> set[tuple[Any, ...]]:
+    given = {name: id(value) for name, value in sorted(_parameters(item).items())}
+    return set(itertools.combinations(given.items(), 2))
 
 
 def _mark_thinned(items: Iterable[pytest.Item]) -> None:

@@ -73,7 +73,7 @@ def test_a_hostile_directory(first: int, stopped: Path, tmp_path: Path, capsys: 
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     use(place)
-            except HftaError:
+            except HftaError:  # a typed error is one of the two right outcomes, a run the other
                 pass
             except BaseException as error:
                 faults.append(f"seed {seed}: {how}: {type(error).__name__}: {str(error)[:200]}")

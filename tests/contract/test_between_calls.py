@@ -94,6 +94,7 @@ def by_module_hook(module: Any, step: int) -> None:
 CHANGES = (by_data, by_vector, by_swap, by_buffer, by_tensor_hook, by_grad_hook, by_module_hook)
 
 
+@pytest.mark.pairs
 @pytest.mark.each("change", "split")
 @pytest.mark.parametrize("accumulate", [False, True], ids=["", "accumulate"])
 @pytest.mark.parametrize("block", [1, 3])

@@ -111,7 +111,7 @@ def _precisions(device: torch.device) -> list[str]:
     return ["fp32", "tf32", "bf16", "fp16"] if device.type == "cuda" else ["fp32", "bf16"]
 
 
-@pytest.mark.only(case=["adam", "clipping", "cosine"])
+@pytest.mark.only(case=["clipping", "cosine"])
 @pytest.mark.parametrize("case", CASES)
 def test_no_step_waits_for_the_device(case: str, device: torch.device) -> None:
     for precision in _precisions(device):

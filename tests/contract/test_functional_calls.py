@@ -40,6 +40,7 @@ def alone(modules: Sequence[nn.Module], tensors: dict[str, Tensor], x: Tensor) -
     return torch.stack([functional_call(m, own, (x,)) for m, own in zip(modules, rows, strict=True)])
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore::hfta_nb.errors.ArrayWarning")
 @pytest.mark.each("build", "verify")
 @pytest.mark.parametrize("verify", ["first", "always", "never"])

@@ -50,6 +50,7 @@ def warm_up(group: Any, step: int) -> None:
     group["lr"] = group.setdefault("initial_lr", group["lr"]) * min(1.0, (step + 1) / 4)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("change", [shrink, calculate, fall_back, warm_up])
 @pytest.mark.parametrize("made", [hfta.optim.SGD, by_member])
 @pytest.mark.parametrize("lr", [LRS, hfta.per_member(LRS), tuple], ids=["list", "per_member", "later"])

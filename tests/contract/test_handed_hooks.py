@@ -121,6 +121,7 @@ KINDS: list[tuple[Callable[[nn.Module], Term], Callable[[], nn.Module]]] = [
 ]
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("form", ["forward", "backward"])
 @pytest.mark.parametrize("block_size", [3, 2, 1])
 @pytest.mark.parametrize(("hook", "build"), KINDS, ids=[f"{h.__name__[1:]}-{b.__name__}" for h, b in KINDS])

@@ -36,6 +36,7 @@ def loss_of(out: Tensor, y: Tensor) -> Tensor:
     return (out - y).square().mean()
 
 
+@pytest.mark.pairs
 @pytest.mark.filterwarnings("ignore::hfta_nb.errors.ArrayWarning")
 @pytest.mark.parametrize("made_inside", [True, False])
 @pytest.mark.parametrize("training", [True, False])

@@ -138,6 +138,7 @@ def _finite(run: Run, member: int) -> bool:
     return all(bool(v[member].isfinite().all()) for v in (*run.losses, *run.array.parameters()))
 
 
+@pytest.mark.pairs
 @pytest.mark.each("net", "poison", every=2)
 @pytest.mark.parametrize("poison", ["weight", "input", "gradient"])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])

@@ -43,6 +43,7 @@ FORMS: dict[str, tuple[tuple[int, ...], Any]] = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.each("form", "own")
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -156,6 +156,7 @@ def _steps(name: str, precision: str, device: torch.device, lr: float = 1e-3) ->
     return ArrayStep(array, rows, objective, metrics, 1, how), alone
 
 
+@pytest.mark.pairs
 @pytest.mark.each("name", "precision")
 @pytest.mark.parametrize("block", [MEMBERS, 1])
 @pytest.mark.parametrize("precision", HALVES)

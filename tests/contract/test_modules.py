@@ -32,6 +32,7 @@ def _setup(row: ModuleRow, dtype: torch.dtype, device: torch.device, members: in
     return modules, x, y
 
 
+@pytest.mark.pairs
 @pytest.mark.each("row")
 @rows
 @dtypes

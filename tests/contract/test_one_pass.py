@@ -44,6 +44,7 @@ def _passes(optimizer: Any) -> list[OnePass]:
     return [s.fused for s in optimizer._segments if isinstance(s.fused, OnePass)]
 
 
+@pytest.mark.pairs
 @rows
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_twenty_steps_with_equal_gradients(row: OptimizerRow, dtype: torch.dtype, made_by: str) -> None:

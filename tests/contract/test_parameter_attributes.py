@@ -52,6 +52,7 @@ def train(module: Any, x: Tensor, split: bool = False) -> None:
             p -= 0.1 * p.grad
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("branches", [False, True])
 @pytest.mark.parametrize("block", [3, 2, 1])

@@ -115,6 +115,7 @@ def test_drawing_for_all_at_once() -> None:
     assert array.select([0, 1]).fast_rng
 
 
+@pytest.mark.pairs
 @pytest.mark.each("options")
 @pytest.mark.parametrize("block", [3, 2, 1])
 @pytest.mark.parametrize("own", [False, True], ids=["shared indices", "own indices"])

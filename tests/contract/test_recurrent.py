@@ -126,6 +126,7 @@ def test_every_form(kind: str, dtype: torch.dtype, device: torch.device) -> None
         _agree(lambda form=form: Whole(KINDS[kind](5, 6, **form)), x, device, kind, dtype=dtype)  # type: ignore[misc]
 
 
+@pytest.mark.pairs
 @pytest.mark.each("switch")
 @pytest.mark.parametrize("switch", ["", "off"], ids=["compiled", "not compiled"])
 @pytest.mark.parametrize("block_size", [1, len(SEEDS)])

@@ -164,6 +164,7 @@ def test_a_scenario(row: Scenario, entry: str, x: Tensor, device: torch.device) 
     assert (REPLAYED in notes(arrays[0], entry)) == (row.replayed or entry == "array(x)")
 
 
+@pytest.mark.pairs
 @pytest.mark.each("row", "entry")
 @pytest.mark.parametrize("block", [3, 2, 1])
 @pytest.mark.parametrize("entry", ["backward", "losses", "array(x)"])
@@ -176,6 +177,7 @@ def test_every_module(row: ModuleRow, entry: str, block: int, device: torch.devi
     assert (notes(arrays[0], entry) == REPLAYED) == (row.name not in NOT or entry == "losses"), notes(arrays[0], entry)
 
 
+@pytest.mark.pairs
 @pytest.mark.each("row", every=2, begin=1)
 @pytest.mark.parametrize("entry", ["backward", pytest.param("array(x)", marks=pytest.mark.long)])
 @pytest.mark.parametrize("block", ["all", 2, 1])

@@ -64,6 +64,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.each("form")
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("block", [3, 1])

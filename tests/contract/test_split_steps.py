@@ -78,6 +78,7 @@ def _of(array: FusedArray, name: str) -> list[nn.Parameter]:
     return [p for n, p in array.named_parameters() if n.startswith(name)]
 
 
+@pytest.mark.pairs
 @pytest.mark.each("kind")
 @pytest.mark.parametrize("threads", ["kernels", "blocks"])
 @pytest.mark.parametrize("block", [3, 1])

@@ -86,6 +86,7 @@ def compare(build: Callable[[], nn.Module], members: int, split: bool, samples: 
     return array
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("split", [False, True], ids=["backward", "array(x)"])
 @pytest.mark.parametrize(("members", "samples"), [(3, 6), (4, 4)], ids=["", "as many samples as members"])
 @pytest.mark.parametrize("name", MODULES)

@@ -53,7 +53,7 @@ def test_without_memory_for_a_capture_the_step_is_made_without_it(where: str, mo
 
     monkeypatch.setattr(backend, "capture", capture)
     if where.startswith("copy"):
-        before(graph, "_copies", where == "copy after")
+        before(graph, "saved", where == "copy after")
     elif where == "replay":
         before(Program, "run")
     elif where == "optimizer":

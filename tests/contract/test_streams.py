@@ -137,6 +137,7 @@ def _agree(found: Any, wanted: Any) -> None:
         torch.testing.assert_close(found, wanted, rtol=5e-2 if rough else 1e-4, atol=5e-2 if rough else 1e-4)
 
 
+@pytest.mark.pairs
 @pytest.mark.each("case")
 @pytest.mark.parametrize("count", [1, 2, 8])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["channels first", "channels last"])

@@ -47,6 +47,7 @@ WRITTEN: dict[str, Callable[[Any, Any], None]] = {
 }
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("widths", [(5, 5, 5), (4, 5, 6)], ids=["alike", "unlike"])
 @pytest.mark.parametrize("kind", ["Adam", "ByMember"])
 @pytest.mark.parametrize("name", WRITTEN)

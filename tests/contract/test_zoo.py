@@ -45,14 +45,8 @@ def _as_expected(model: Model, array: FusedArray) -> None:
 
 @pytest.mark.each("model", every=2)
 @models
-def test_training(model: Model, device: torch.device) -> None:
+def test_training_and_evaluation(model: Model, device: torch.device) -> None:
     modules, sample = _made(model, device)
     array = agree.check_training(modules, sample, agree.TOLERANCE[model.dtype])
     _as_expected(model, array)
-
-
-@pytest.mark.each
-@models
-def test_evaluation(model: Model, device: torch.device) -> None:
-    modules, sample = _made(model, device)
     agree.check_without_gradients(modules, sample, agree.TOLERANCE[model.dtype])

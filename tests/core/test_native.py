@@ -190,14 +190,14 @@ def test_training_is_that_of_torch_s_kernels_on_any_number_of_threads(monkeypatc
 
 @NEEDS_COMPILER
 @pytest.mark.usefixtures("width")
-@pytest.mark.parametrize("samples", [7, 32, 43])
-def test_threads_share_the_samples_of_a_member(samples: int) -> None:
+def test_threads_share_the_samples_of_a_member() -> None:
     with build.compiling():
-        one, several = _trained(1, 1, samples, 128), _trained(2, 1, samples, 128)
+        trained = [(_trained(1, 1, samples, 128), _trained(2, 1, samples, 128)) for samples in (7, 32, 43)]
         assert recurrent.usable(torch.zeros(1), torch.zeros(1, 32))
-    assert torch.equal(one[0], several[0])  # before anything was learnt
-    for a, b in zip(one, several, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    for one, several in trained:
+        assert torch.equal(one[0], several[0])  # before anything was learnt
+        for a, b in zip(one, several, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
 
 
 @NEEDS_COMPILER

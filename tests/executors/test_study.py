@@ -107,7 +107,7 @@ def offset_loss(output, y):
 def mine(width: int = 4, in_features: int = 1, out_features: int = 1) -> torch.nn.Module:
     return Net(width, in_features, out_features)
 
-study = hfta.Study(mine, {"lr": [1e-2, 3e-2], "width": [4, 8]}, "digits", epochs=1, device="cpu", directory="run")
+study = hfta.Study(mine, {"lr": [1e-2, 3e-2], "width": [4, 8]}, "iris", epochs=1, device="cpu", directory="run")
 run = executors.start(study)
 assert run.wait(120) == "COMPLETE", (run.error, run.log)
 best = study.best()

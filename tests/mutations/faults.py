@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from tests.mutations import isolation, optimizers, rules, runs, screens
+import tomllib
+from pathlib import Path
+
 from tests.mutations.fault import Fault
 
-FAULTS: tuple[Fault, ...] = (
-    *rules.FAULTS,
-    *optimizers.FAULTS,
-    *isolation.FAULTS,
-    *runs.FAULTS,
-    *screens.FAULTS,
-)
+_ROWS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+FAULTS = tuple(Fault(name, **{**row, "likely": tuple(row["likely"])}) for name, row in _ROWS.items())

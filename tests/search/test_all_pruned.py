@@ -56,6 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str]
     return ran
 
 
+@pytest.mark.pairs
 @pytest.mark.only(sampler="random", later=0)
 @pytest.mark.parametrize("sampler", ["random", "tpe"])
 @pytest.mark.parametrize("later", [0, 1, 2], ids=lambda n: f"{n} events later")
