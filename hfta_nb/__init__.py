@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hfta_nb.search import PBT, Halving, uniform
     from hfta_nb.search.grid import Grid, integers, linspace, logspace, seeds
     from hfta_nb.study import Result, Study, callbacks
-    from hfta_nb.workers import crews, distributed, fleet
+    from hfta_nb.workers import distributed, fleet, pools
 
 _WHERE = {
     **dict.fromkeys(("FusedArray", "fuse", "join", "member", "per_member", "why_not"), "hfta_nb.engine.array"),
@@ -49,7 +49,7 @@ _WHERE = {
 }
 _MODULES = {
     "callbacks": "study.callbacks",
-    "crews": "workers.crews",
+    "pools": "workers.pools",
     "data": "data",
     "distributed": "workers.distributed",
     "events": "records.events",
@@ -62,7 +62,8 @@ _RENAMED = {
     **{name: f"models.{name}" for name in ("losses", "metrics", "model_zoo", "phases", "recipes")},
     **{name: f"records.{name}" for name in ("events", "history", "store", "telemetry")},
     **{name: f"study.{name}" for name in ("callbacks", "executors")},
-    **{name: f"workers.{name}" for name in ("crews", "distributed", "fleet")},
+    **{name: f"workers.{name}" for name in ("distributed", "fleet")},
+    "crews": "workers.pools",
     "augment": "data.augment",
     "grid": "search.grid",
     "plan": "train.plan",
@@ -84,7 +85,6 @@ __all__ = [
     "Result",
     "Study",
     "callbacks",
-    "crews",
     "data",
     "distributed",
     "events",
@@ -100,6 +100,7 @@ __all__ = [
     "member",
     "optim",
     "per_member",
+    "pools",
     "seeds",
     "uniform",
     "why_not",
@@ -107,6 +108,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "crews":
+        warnings.warn("hfta_nb.crews is hfta_nb.pools now", DeprecationWarning, stacklevel=2)
+        name = "pools"
     if name in _MODULES:
         return importlib.import_module(f"hfta_nb.{_MODULES[name]}")
     if name not in _WHERE:

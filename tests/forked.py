@@ -1,6 +1,6 @@
 """Processes that are forked from one that has imported torch, so that they start at once.
 
-With the fixture `forked` these are the workers of runs and of crews, in place of those that
+With the fixture `forked` these are the workers of runs and of pools, in place of those that
 `hfta_nb.workers.processes.child_process` starts.
 """
 
@@ -24,12 +24,12 @@ from hfta_nb.workers.processes import child_process
 _spawn = child_process.spawn
 _LOADED = [
     "hfta_nb.study",
-    "hfta_nb.workers.crews.task",
+    "hfta_nb.workers.pools.task",
     "hfta_nb.workers.processes.child",
     "hfta_nb.study.executors.study_task",
     "sklearn.model_selection",  # what a run on one of the tables, and torch's first optimizer, import
     "torch._dynamo",
-    "tests.executors.test_crews",
+    "tests.executors.test_pools",
 ]
 
 

@@ -78,11 +78,11 @@ workers.fleet: errors records.regular_files records.events figures.tables data t
     workers.distributed
 workers.processes: errors records.events errors.user_frames
 workers.executor_table:
-workers.crews: errors records.events data train.step train.plan train workers.fleet workers.processes
+workers.pools: errors records.events data train.step train.plan train workers.fleet workers.processes
     workers.executor_table workers.distributed
 workers.distributed: errors records.events engine.members engine.array models.metrics train.step workers.processes
-study: HEADLESS engine.comparison engine.equality workers.crews figures
-study.executors: errors records.events records.history workers.processes workers.crews study
+study: HEADLESS engine.comparison engine.equality workers.pools figures
+study.executors: errors records.events records.history workers.processes workers.pools study
 figures: errors errors.border records.events search.grid records.history search.averages figures.colors
 study.callbacks: errors records.events search.grid
 ui: errors records.regular_files records.pace records.events search.grid records.history errors.user_frames
@@ -90,7 +90,7 @@ ui: errors records.regular_files records.pace records.events search.grid records
     figures hfta_nb
 cli: errors.plain_text errors records.regular_files records.pace records.events search.grid records.history
     records.store models.study_argument models.study_config workers.executor_table study study.executors hfta_nb
-hfta_nb: HEADLESS workers.crews study study.executors study.callbacks
+hfta_nb: HEADLESS workers.pools study study.executors study.callbacks
 __main__: cli
 """
 """``part: what it may import``; a line that begins with spaces continues. A name in capitals stands for its whole row.
@@ -142,7 +142,7 @@ AT_TOP: dict[str, set[str]] = {
 }
 """Packages that are slow to import or optional: where each may be imported at the top of a module."""
 
-_STARTING = {"data", "study.executors", "workers.processes", "workers.crews", "workers.distributed"}
+_STARTING = {"data", "study.executors", "workers.processes", "workers.pools", "workers.distributed"}
 
 ANYWHERE: dict[str, set[str]] = {
     **{name: {"ui"} for name in JUPYTER},
@@ -150,9 +150,9 @@ ANYWHERE: dict[str, set[str]] = {
     "matplotlib.pyplot": set(),
     "pylab": set(),
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
-    "ray": {"workers.crews"},
-    "grpc": {"workers.crews"},
-    "pickle": {"workers.processes", "workers.crews", "data"},  # data: a reader that calls nothing
+    "ray": {"workers.pools"},
+    "grpc": {"workers.pools"},
+    "pickle": {"workers.processes", "workers.pools", "data"},  # data: a reader that calls nothing
     "cloudpickle": {"workers.processes"},
     "threading": {*_STARTING, "engine.members", "engine.kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "study.executors"},

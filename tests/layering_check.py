@@ -176,16 +176,16 @@ def _imports(tree: ast.Module, relative: Path) -> Iterator[Import]:
 
 def _run_on_import(tree: ast.Module) -> Iterator[ast.AST]:
     """The statements that importing the file runs: not those of functions, nor those for type checkers alone."""
-    todo: list[ast.AST] = list(tree.body)
-    while todo:
-        node = todo.pop()
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
         yield node
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            todo += node.orelse
+            pending += node.orelse
             continue
-        todo += ast.iter_child_nodes(node)
+        pending += ast.iter_child_nodes(node)
 
 
 def _is_import_function(function: ast.expr) -> bool:

@@ -158,7 +158,7 @@ def _marked(mode: Mode) -> Iterator[None]:
     ours += [(kind, "__call__", f"hfta_nb::{name}") for kind, name in LIBRARY.items()]
     before = [getattr(kind, method) for kind, method, _ in ours]
 
-    def telling(function: Any, name: str) -> Any:
+    def user_warnings(function: Any, name: str) -> Any:
         def told(*args: Any, **words: Any) -> Any:
             with record_function(name):
                 return function(*args, **words)
@@ -167,7 +167,7 @@ def _marked(mode: Mode) -> Iterator[None]:
 
     Feed.marked = True
     for (kind, method, name), function in zip(ours, before, strict=True):
-        setattr(kind, method, telling(function, name))
+        setattr(kind, method, user_warnings(function, name))
     try:
         yield
     finally:

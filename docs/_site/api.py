@@ -25,7 +25,7 @@ MODULES = (
         "hfta_nb.models.losses",
         "hfta_nb.models.metrics",
         "hfta_nb.study.executors",
-        "hfta_nb.workers.crews",
+        "hfta_nb.workers.pools",
         "hfta_nb.workers.fleet",
         "hfta_nb.workers.distributed",
     ),

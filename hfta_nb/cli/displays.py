@@ -117,7 +117,7 @@ class Lines:
         self._progress = RunProgress(history)
         self._pace = Pace(_INTERVAL_S, clock)
         self._epoch: ev.EpochDone | None = None
-        self._told: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as printed
+        self._printed: dict[int, tuple[tuple[int, ...], str]] = {}  # arrays by number, as printed
         self._begun = False
 
     def __enter__(self) -> Lines:
@@ -135,16 +135,16 @@ class Lines:
         self._progress.add(event)
         if isinstance(event, ev.RunStarted):
             self._print(headline(event, self._begun))
-            self._begun, self._told = True, {}
+            self._begun, self._printed = True, {}
         elif isinstance(event, ev.PlanMade):
             for place, group in enumerate(event.groups):
-                told = group.variants, group.reason
-                if self._told.get(group.index) == told:  # only its measurements are new
+                shown = group.variants, group.reason
+                if self._printed.get(group.index) == shown:  # only its measurements are new
                     continue
                 if place == MOST_LINES:
                     self._print(f"... and {show.several(len(event.groups) - place, 'array')} more")
                     break
-                self._told[group.index] = told
+                self._printed[group.index] = shown
                 because = f"; {show.clean(group.reason)}" if group.reason else ""
                 members = show.several(len(group.variants), "member")
                 parameters = f"{show.count(group.parameters)} parameters each"

@@ -39,7 +39,7 @@ class GroupProgress:
     _variants: tuple[int, ...] = ()
     _ended: int = 0  # so many of its variants, from the first on, have ended
 
-    def holds(self, variants: tuple[int, ...], epochs: int) -> None:
+    def begin(self, variants: tuple[int, ...], epochs: int) -> None:
         self._variants, self._ended, self.members, self.epochs = variants, 0, len(variants), epochs
 
     def look(self, members: Mapping[int, Member]) -> None:
@@ -88,7 +88,7 @@ class RunProgress:
             known = self.groups  # the plan changes if arrays are divided during the run
             self.groups = {g.index: known.get(g.index, GroupProgress(g.index, 0, epochs)) for g in event.groups}
             for g in event.groups:
-                self.groups[g.index].holds(g.variants, epochs)
+                self.groups[g.index].begin(g.variants, epochs)
                 self._look(g.index)
         elif isinstance(event, ev.RunStarted):
             self.groups = {}

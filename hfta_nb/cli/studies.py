@@ -62,8 +62,8 @@ def saved(directory: str, trust: bool = False) -> Study:
 
 def where(given: argparse.Namespace) -> dict[str, Any]:
     """Where the arrays train, as arguments of `Study.run`."""
-    asked = {name: getattr(given, name) for name in ("executor", "workers", "address")}
-    return {name: value for name, value in asked.items() if value is not None}
+    requested = {name: getattr(given, name) for name in ("executor", "workers", "address")}
+    return {name: value for name, value in requested.items() if value is not None}
 
 
 def set_threads(count: int | None) -> None:

@@ -1,5 +1,6 @@
 """Data sets, in memory or streamed, and the order of their samples."""
 
+from hfta_nb.data.cached import Cached, versions
 from hfta_nb.data.catalogue import found, kinds, load, names, names_for, resolve
 from hfta_nb.data.catalogue_names import known, task_of
 from hfta_nb.data.datasets import from_dataset
@@ -7,7 +8,6 @@ from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
 from hfta_nb.data.labels import ignoring
 from hfta_nb.data.long_pass import LONG_PASS, warn_of_long_pass
-from hfta_nb.data.once import Once, versions
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.preprocessed import preprocessed
@@ -25,11 +25,11 @@ __all__ = [
     "SPLIT_SEED",
     "Ahead",
     "AnyData",
+    "Cached",
     "Data",
     "Demand",
     "DeviceTransfer",
     "InFlight",
-    "Once",
     "Placement",
     "Positional",
     "Reading",

@@ -75,13 +75,13 @@ class Found:
 
     Attributes:
         places: by name, such as ``dataset.transform.rng``.
-        told: names of objects that have `set_epoch`.
+        epoch_aware: names of objects that have `set_epoch`.
         entropy: what gives something else each time, whatever is put back: ``os.urandom``, ``secrets``, ``uuid``.
         clocks: names of functions that ask for the time.
     """
 
     places: dict[str, Place]
-    told: list[str]
+    epoch_aware: list[str]
     entropy: list[str]
     clocks: list[str]
 
@@ -189,8 +189,8 @@ def _cache(where: str, function: Any) -> Place:
     """What a function remembers; the number of values, and of those that were made, stand for the values."""
 
     def get() -> tuple[int, int]:
-        told = function.cache_info()
-        return told.currsize, told.misses
+        info = function.cache_info()
+        return info.currsize, info.misses
 
     def put(kept: tuple[int, int]) -> None:
         function.cache_clear()
@@ -213,7 +213,7 @@ def _refill(container: Any, kept: Any) -> None:
 
 def _of_object(where: str, value: Any, found: Found) -> Iterator[tuple[str, Any]]:
     if callable(getattr(type(value), "set_epoch", None)):
-        found.told.append(where)
+        found.epoch_aware.append(where)
     held = getattr(value, "__dict__", None)
     if isinstance(held, dict):
         for name, inner in list(held.items()):

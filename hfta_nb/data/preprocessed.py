@@ -42,19 +42,19 @@ class PreprocessedSource(Source):
         """See `Source.batches`."""
         length = self.length(batch_size) or 0
         jobs = (Job(self.part, batch_size, seed, epoch, number) for number in range(skip, length))
-        asked: deque[Job] = deque()
+        requested: deque[Job] = deque()
         try:
-            self._ask(jobs, asked)
-            while asked:
-                batch = self.workers.take(asked.popleft())
-                self._ask(jobs, asked)
+            self._ask(jobs, requested)
+            while requested:
+                batch = self.workers.take(requested.popleft())
+                self._ask(jobs, requested)
                 yield batch
         finally:
-            self.workers.drop(asked)
+            self.workers.drop(requested)
 
-    def _ask(self, jobs: Iterator[Job], asked: deque[Job]) -> None:
-        while len(asked) < self.workers.ahead and (job := next(jobs, None)) is not None:
-            asked.append(job)
+    def _ask(self, jobs: Iterator[Job], requested: deque[Job]) -> None:
+        while len(requested) < self.workers.ahead and (job := next(jobs, None)) is not None:
+            requested.append(job)
             self.workers.submit(job)
 
 

@@ -49,7 +49,7 @@ class Held:
         self._found: Found | None = found
         self.names = {name for name, place in found.places.items() if place.kind == "generator"}
         self.draws, self.entropy = False, ", ".join(found.entropy)
-        self._told, self._clocks, self._seen = bool(found.told), bool(found.clocks), False
+        self._epoch_aware, self._clocks, self._seen = bool(found.epoch_aware), bool(found.clocks), False
         self._first: Values | None = None
         self._once: dict[str, Place] = {}  # that were there: an attribute that has gone can be put back
         self._reader: Reading | None = None
@@ -61,12 +61,12 @@ class Held:
     @property
     def varies(self) -> bool:
         """Whether what is read may depend on what was read before; each reader then reads it in order, for itself."""
-        return bool(self.names or self.entropy) or self._told or self._seen
+        return bool(self.names or self.entropy) or self._epoch_aware or self._seen
 
     @property
     def keeps(self) -> bool:
         """Whether reading, or `set_epoch`, was seen to change what is held."""
-        return self._seen or self._told
+        return self._seen or self._epoch_aware
 
     @property
     def changeable(self) -> bool:
@@ -124,7 +124,7 @@ class Held:
         """Whether a generator has moved."""
         return any(p.kind == "generator" and n in differing(before, after) for n, p in self.places.items())
 
-    def tell_of_changes(self, before: Values, where: str) -> None:
+    def warn_of_changes(self, before: Values, where: str) -> None:
         """Warn if a whole pass has changed something, as a counter of passes does after the last batch."""
         after = self.look()
         if not self.varies and self.moved(before, after):

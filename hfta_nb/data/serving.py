@@ -39,14 +39,14 @@ class _Consumer:
 
     Attributes:
         together: whether others wait for it; it was not dropped.
-        asked: how many batches of the run lie before the one that it asked for last.
+        requested: how many batches of the run lie before the one that it asked for last.
         validated: batches of validation that it asked for.
         given_s, used_s: when it got its last batch, and how long it took for the one before.
     """
 
     name: str
     together: bool = True
-    asked: float = -math.inf
+    requested: float = -math.inf
     validated: int = 0
     given_s: float = math.nan
     used_s: float = 0.0
@@ -68,7 +68,7 @@ class _Peer:
 
     pipe: Connection
     consumer: _Consumer | None = None
-    asked: Job | None = None
+    requested: Job | None = None
     since_s: float = 0.0
     reading: Job | None = None
 
@@ -195,7 +195,7 @@ class StreamServer:
             self._left(peer)
             return
         if isinstance(said, Job):
-            self._asked(peer, said)
+            self._on_request(peer, said)
         elif said is None:
             self._taken(peer)
         elif said is False:
@@ -203,18 +203,18 @@ class StreamServer:
         else:
             peer.consumer = self._consumers.setdefault(said, _Consumer(said, together=False))
 
-    def _asked(self, peer: _Peer, job: Job) -> None:
+    def _on_request(self, peer: _Peer, job: Job) -> None:
         consumer, now = peer.consumer, time.perf_counter()
         assert consumer is not None  # it says its name first
-        peer.asked, peer.since_s = job, now
+        peer.requested, peer.since_s = job, now
         if job.part == "training":
             length = self._sources[job.part].length(job.batch_size) or 0
-            before, consumer.asked = consumer.asked, job.epoch * length + job.number + consumer.validated
-            if consumer.asked < before:  # not to hold back the others until it is where it was
+            before, consumer.requested = consumer.requested, job.epoch * length + job.number + consumer.validated
+            if consumer.requested < before:  # not to hold back the others until it is where it was
                 self._drop(consumer, WENT_BACK)
         else:
             consumer.validated += 1
-            consumer.asked += 1
+            consumer.requested += 1
         if not math.isnan(consumer.given_s):
             consumer.used_s = now - consumer.given_s
 
@@ -243,7 +243,7 @@ class StreamServer:
     def _tidy(self, job: Job) -> None:
         """Let go of a batch that nobody waits for."""
         entry = self._entries[job]
-        if entry.waiting or entry.readers or any(p.asked == job for p in self._peers):
+        if entry.waiting or entry.readers or any(p.requested == job for p in self._peers):
             return
         if entry.slot is not None:
             self.workers.release(entry.slot)
@@ -256,17 +256,17 @@ class StreamServer:
     @property
     def _slowest(self) -> float:
         """Where the consumer stands for whom the others wait."""
-        return min((c.asked for c in self._consumers.values() if c.together), default=math.inf)
+        return min((c.requested for c in self._consumers.values() if c.together), default=math.inf)
 
     def _held_back(self, peer: _Peer) -> bool:
         consumer = peer.consumer
         if consumer is None or not consumer.together or self._relaxed:
             return False
-        return consumer.asked > self._slowest + self.window
+        return consumer.requested > self._slowest + self.window
 
     def _waiting(self) -> Iterator[_Peer]:
         """Who is held back for the sake of slower ones."""
-        return (p for p in self._peers if p.asked is not None and self._held_back(p))
+        return (p for p in self._peers if p.requested is not None and self._held_back(p))
 
     def _look_s(self) -> float | None:
         """Seconds until somebody may have waited for too long."""
@@ -277,8 +277,8 @@ class StreamServer:
         now = time.perf_counter()
         if any(now - p.since_s >= self.patience_s for p in self._waiting()):
             slowest = self._slowest
-            for consumer in [c for c in self._consumers.values() if c.together and c.asked == slowest]:
-                began = consumer.asked > -math.inf
+            for consumer in [c for c in self._consumers.values() if c.together and c.requested == slowest]:
+                began = consumer.requested > -math.inf
                 self._drop(consumer, f"others waited {self.patience_s:g} s for it" if began else ABSENT)
 
     def _drop(self, consumer: _Consumer, reason: str) -> None:
@@ -298,17 +298,17 @@ class StreamServer:
     def _hand_out(self) -> None:
         """Give batches that are ready, and ask the workers for those that are wanted and for the next."""
         for peer in self._peers:
-            if peer.asked is None or peer.consumer is None or self._held_back(peer):
+            if peer.requested is None or peer.consumer is None or self._held_back(peer):
                 continue
-            job, entry = peer.asked, self._wanted(peer.asked, peer.consumer)
+            job, entry = peer.requested, self._wanted(peer.requested, peer.consumer)
             if entry.slot is None and self.workers.ready(job):
                 try:
                     entry.slot, entry.layout = self.workers.held(job)
                 except DataError as error:
-                    self._tell(job, error)
+                    self._report(job, error)
                     continue
             if entry.slot is not None:
-                peer.asked, peer.reading = None, job
+                peer.requested, peer.reading = None, job
                 entry.readers += 1
                 with contextlib.suppress(OSError):  # it has ended, which its connection tells next
                     peer.pipe.send((str(entry.slot.path), entry.layout))
@@ -328,15 +328,15 @@ class StreamServer:
         used_s = max((c.used_s for c in together), default=0.0)
         if used_s:
             self.workers.demand.used(used_s)
-        behind = {c.name for c in together if c.asked <= consumer.asked}
+        behind = {c.name for c in together if c.requested <= consumer.requested}
         self._entries[job] = _Entry(behind if consumer.together else {consumer.name})
         self.workers.submit(job)
         return self._entries[job]
 
-    def _tell(self, job: Job, error: DataError) -> None:
+    def _report(self, job: Job, error: DataError) -> None:
         """Give everybody who asks for a batch the reason why there is none."""
         del self._entries[job]
-        for peer in [p for p in self._peers if p.asked == job]:
-            peer.asked = None
+        for peer in [p for p in self._peers if p.requested == job]:
+            peer.requested = None
             with contextlib.suppress(OSError):
                 peer.pipe.send(error)

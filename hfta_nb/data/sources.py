@@ -75,22 +75,22 @@ class Source(ABC):
             DataError: an item is not a batch, or reading fails.
         """
 
-    def _tell(self, epoch: int, *holders: Any) -> None:
+    def _notify(self, epoch: int, *holders: Any) -> None:
         """Call `set_epoch` of samplers and data sets, and of those within torch's wrappers of data sets."""
-        told: list[Any] = []
+        notified: list[Any] = []
         for holder in holders if self.tells else ():
             tell = getattr(holder, "set_epoch", None)
-            if callable(tell) and not any(holder is one for one in told):
+            if callable(tell) and not any(holder is one for one in notified):
                 tell(epoch)
-                told.append(holder)
+                notified.append(holder)
             elif isinstance(holder, Subset):
-                self._tell(epoch, holder.dataset)
+                self._notify(epoch, holder.dataset)
             elif isinstance(holder, ConcatDataset | StackDataset | ChainDataset):
                 parts = holder.datasets
-                self._tell(epoch, *(parts.values() if isinstance(parts, dict) else parts))
+                self._notify(epoch, *(parts.values() if isinstance(parts, dict) else parts))
 
     @contextlib.contextmanager
-    def _telling(self, epoch: int, number: int) -> Iterator[None]:
+    def _notifying(self, epoch: int, number: int) -> Iterator[None]:
         """Add the position in the data to errors of the reading code."""
         try:
             yield
@@ -117,13 +117,13 @@ class InOrder(Source):
     ) -> Generator[tuple[Samples, Samples], None, None]:
         """See `Source.batches`. Skipped batches are read."""
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}".encode()))
-        with self._telling(epoch, 0), drawn.drawn():
+        with self._notifying(epoch, 0), drawn.drawn():
             reader = self._begin(batch_size, seed, epoch)
             self.endless = self.endless or never_ends(reader)
         try:
             number = 0
             while True:
-                with self._telling(epoch, number), drawn.drawn():
+                with self._notifying(epoch, number), drawn.drawn():
                     item = next(reader, _END)
                 if item is _END:
                     return
@@ -217,8 +217,8 @@ class DatasetSource(InOrder):
         if self.iterable:
             yield from super().batches(batch_size, seed, epoch, skip)
             return
-        with self._telling(epoch, skip), Randomness(zlib.crc32(f"{seed}/{epoch}".encode())).drawn():
-            self._tell(epoch, self.dataset)
+        with self._notifying(epoch, skip), Randomness(zlib.crc32(f"{seed}/{epoch}".encode())).drawn():
+            self._notify(epoch, self.dataset)
         number = skip
         while number < (self.length(batch_size) or 0):
             yield self.batch(batch_size, seed, epoch, number)
@@ -236,7 +236,7 @@ class DatasetSource(InOrder):
             DataError: samples can't be read or stacked.
         """
         drawn = Randomness(zlib.crc32(f"{seed}/{epoch}/{number}".encode()))
-        with self._telling(epoch, number), drawn.drawn():
+        with self._notifying(epoch, number), drawn.drawn():
             rows = self._order(seed, epoch)[number * batch_size : (number + 1) * batch_size]
             item = stacked(samples_at(self.dataset, rows))
         return batch_of(item, f"{self.name}, pass {epoch + 1}, batch {number}")
@@ -252,7 +252,7 @@ class DatasetSource(InOrder):
 
     def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
         """Begin a pass of an iterable dataset."""
-        self._tell(epoch, self.dataset)
+        self._notify(epoch, self.dataset)
         reader = iter(self.dataset)
         self.endless = self.endless or never_ends(reader)
         while items := [item for _, item in zip(range(batch_size), reader, strict=False)]:
@@ -288,7 +288,7 @@ class LoaderSource(InOrder):
 
     def _begin(self, batch_size: int, seed: int, epoch: int) -> Iterator[Any]:
         batches = self.loader.batch_sampler
-        self._tell(epoch, self.loader.sampler, batches, getattr(batches, "sampler", None), self.loader.dataset)
+        self._notify(epoch, self.loader.sampler, batches, getattr(batches, "sampler", None), self.loader.dataset)
         # Workers that live on would draw on from where the last pass left them, so each pass has its own.
         fresh = getattr(self.loader, "_get_iterator", None) if self.loader.persistent_workers else None
         reader = fresh() if fresh else iter(self.loader)
@@ -328,13 +328,13 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):  # some built-in callables have none
         return False
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    asked = [p for p in places if p.default is p.empty]
-    if len(asked) > 1:
-        names = ", ".join(p.name for p in asked)
+    required = [p for p in places if p.default is p.empty]
+    if len(required) > 1:
+        names = ", ".join(p.name for p in required)
         raise DataError(
             "takes more than the number of the pass",
             where=getattr(function, "__name__", "data"),
             got=names,
             accepted="a function of nothing, or of one number",
         )
-    return bool(asked) or any(p.name == "epoch" for p in places[:1])
+    return bool(required) or any(p.name == "epoch" for p in places[:1])

@@ -308,9 +308,9 @@ def _targets(dataset: Any) -> Any:
 
 def classes_of(dataset: Any) -> int | None:
     """The number of classes that a dataset reports."""
-    told = declared(dataset)
-    if told is not None:
-        return told
+    known = declared(dataset)
+    if known is not None:
+        return known
     targets = _targets(dataset)
     if targets is None:
         return None

@@ -110,7 +110,7 @@ class Workers:
         self._context = multiprocessing.get_context("fork")
         self._workers: list[_Worker] = []
         self._free: list[Slot] = []
-        self._asked: deque[Job] = deque()
+        self._requested: deque[Job] = deque()
         self._done: dict[Job, tuple[Made, Slot]] = {}
         self._dropped: set[Job] = set()  # that are being made, and nobody wants any more
         self._deaths: dict[Job, int] = {}
@@ -135,7 +135,7 @@ class Workers:
 
     def submit(self, job: Job) -> None:
         """Ask for a batch; it is to be taken or dropped. Returns at once."""
-        self._asked.append(job)
+        self._requested.append(job)
         self._assign()
 
     def take(self, job: Job) -> tuple[Samples, Samples]:
@@ -184,8 +184,8 @@ class Workers:
         for job in jobs:
             if job in self._done:
                 self._free.append(self._done.pop(job)[1])
-            elif job in self._asked:
-                self._asked.remove(job)
+            elif job in self._requested:
+                self._requested.remove(job)
             else:
                 self._dropped.add(job)
 
@@ -221,15 +221,15 @@ class Workers:
 
     def _assign(self) -> None:
         """Give batches that are asked for to idle processes, in order."""
-        if self._asked and not self._workers:
+        if self._requested and not self._workers:
             self._start()
         for worker in list(self._workers):
-            if not self._asked:
+            if not self._requested:
                 return
             if worker.job is not None:
                 continue
             worker.slot = self._free.pop() if self._free else self._folder.slot()
-            worker.job = self._asked.popleft()
+            worker.job = self._requested.popleft()
             try:
                 worker.pipe.send((str(worker.slot.path), worker.job))
             except OSError:
@@ -286,7 +286,7 @@ class Workers:
                 self._done[job] = Made(None, DataError(what, where=where, remedy=remedy), 0.0, 0.0), slot
             else:
                 self._free.append(slot)
-                self._asked.appendleft(job)
+                self._requested.appendleft(job)
         self._start()
 
     def _died(self, job: Job) -> int:
@@ -323,13 +323,13 @@ def _serve(pipe: Connection, others: Sequence[Connection], sources: Mapping[str,
     slots: dict[str, Slot] = {}
     while True:
         try:
-            asked = pipe.recv()
+            request = pipe.recv()
         except (EOFError, OSError):
             shutil.rmtree(folder, ignore_errors=True)  # the parent was killed
             return
-        if asked is None:
+        if request is None:
             return
-        path, job = asked
+        path, job = request
         made = _made(job, sources, slots.setdefault(path, Slot(path)))
         with contextlib.suppress(OSError):
             pipe.send(made)

@@ -230,8 +230,8 @@ def out_of_memory(error: BaseException | None) -> bool:
         seen.add(id(error))
         if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
             return True
-        told = isinstance(error, RuntimeError) and not isinstance(error, HftaError)
-        if told and any(words in str(error) for words in _NO_MEMORY):
+        raised_by_torch = isinstance(error, RuntimeError) and not isinstance(error, HftaError)
+        if raised_by_torch and any(words in str(error) for words in _NO_MEMORY):
             return True
         error = error.__cause__
     return False

@@ -52,7 +52,7 @@ class Kind:
     test: Callable[[Any], Any]
     none: bool = False
 
-    def holds(self, value: Any) -> bool:
+    def accepts(self, value: Any) -> bool:
         if value is None:
             return self.none
         try:
@@ -185,7 +185,7 @@ def takes(error: type[HftaError], /, **kinds: Kind) -> Callable[[Callable[P, R]]
                 if kind.test in (_items, _names) and isinstance(value, Iterator):  # once, and without end
                     value = bounded(value, error, name)
                     args, kwargs = _replaced(args, kwargs, place, name, value)
-                if value is not _ABSENT and not kind.holds(value) and not _default(function, name, value):
+                if value is not _ABSENT and not kind.accepts(value) and not _default(function, name, value):
                     raise error(kind.what, where=name, got=value, accepted=kind.accepted)
             try:
                 return function(*args, **kwargs)
@@ -204,7 +204,7 @@ def bounded(values: Iterable[Any], error: type[HftaError], where: str) -> list[A
     Raises:
         HftaError: of the class `error`; it goes on and on, or has no axis.
     """
-    if not ITEMS.holds(values) and not isinstance(values, str | bytes | Mapping):
+    if not ITEMS.accepts(values) and not isinstance(values, str | bytes | Mapping):
         raise error("can't be gone through", where=where, got=values, accepted="a list")
     found = list(itertools.islice(values, MOST_ITEMS + 1))
     if len(found) > MOST_ITEMS:
@@ -226,7 +226,7 @@ def check(error: type[HftaError], where: str, values: Mapping[str, Any], /, **ki
         HftaError: of the class `error`; one is not of its kind.
     """
     for name, kind in kinds.items():
-        if name in values and not kind.holds(values[name]):
+        if name in values and not kind.accepts(values[name]):
             raise error(kind.what, where=f"{where}, {name}", got=values[name], accepted=kind.accepted)
 
 

@@ -20,5 +20,5 @@ def caught_warnings(record: bool = False) -> Iterator[list[warnings.WarningMessa
     Args:
         record: see `warnings.catch_warnings`.
     """
-    with _LOCK, warnings.catch_warnings(record=record) as told:
-        yield told
+    with _LOCK, warnings.catch_warnings(record=record) as caught:
+        yield caught

@@ -75,7 +75,7 @@ def user_frame(error: BaseException) -> UserFrame | None:
     return found
 
 
-def told(error: BaseException, here: types.FrameType | None = None) -> str:
+def described(error: BaseException, here: types.FrameType | None = None) -> str:
     """Where an exception came from, for its message: the user's own line, and what the names in it stand for.
 
     Where no line is the user's, as in a model of torch's modules alone, only what the innermost of them was given.

@@ -230,11 +230,11 @@ def time_axis(axes: Axes) -> None:
                 return super().tick_values(vmin, vmax)
             return [step_s * i for i in range(math.ceil(vmin / step_s), math.floor(vmax / step_s) + 1)]
 
-    def told(value: float, _: Any = None) -> str:
+    def label(value: float, _: Any = None) -> str:
         return _clock(value, parts=any(round(v, 6) % 1 for v in axes.xaxis.get_majorticklocs()))
 
     axes.xaxis.set_major_locator(Clock(nbins=_MOST_TICKS, steps=[1, 1.5, 2, 3, 6, 10], min_n_ticks=2))
-    axes.xaxis.set_major_formatter(told)
+    axes.xaxis.set_major_formatter(label)
 
 
 def _clock(seconds: float, parts: bool) -> str:

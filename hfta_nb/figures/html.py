@@ -22,8 +22,8 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], n
     kept = [i for i in range(len(header)) if any(row[i] not in ("", None) for row in every)]
     head = "".join(f"<th{_LEFT}>{escape(header[i])}</th>" for i in kept)
     body = "".join(f"<tr>{''.join(_cell(row[i]) for i in kept)}</tr>" for row in every)
-    told = "".join(f"<div>{escape(note)}</div>" for note in notes if note)
-    return f"{_titled(title)}{told}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    lines = "".join(f"<div>{escape(note)}</div>" for note in notes if note)
+    return f"{_titled(title)}{lines}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _titled(title: str) -> str:

@@ -127,11 +127,11 @@ def _fill(axes: Axes, place: Place, value: float, cell: Average, metric: str, sc
     if not numbers:
         return
     lost = all(member.state in (ev.DIVERGED, ev.FAILED) for member in cell.members)
-    told = f"{value:.4g}" if seen else "lost" if lost else "-"
+    label = f"{value:.4g}" if seen else "lost" if lost else "-"
     if 0 < seen < len(cell.members):
-        told += f"\n{seen} of {len(cell.members)}"
+        label += f"\n{seen} of {len(cell.members)}"
     light = 0.2126 * color[0] + 0.7152 * color[1] + 0.0722 * color[2] > 0.5
-    axes.text(column, row, told, ha="center", va="center", fontsize=9, color=INK if light else "white")
+    axes.text(column, row, label, ha="center", va="center", fontsize=9, color=INK if light else "white")
 
 
 def _best(cells: dict[Place, Average], values: dict[Place, float], maximize: bool) -> Place:

@@ -74,10 +74,12 @@ def _draw(axes: Axes, paces: list[Pace]) -> None:
     for offset, color, name in ((-_BAR / 2, _SERIAL, "one after another"), (_BAR / 2, _FUSED, "fused")):
         times = [scale * (p.fused_s if color == _FUSED else p.serial_s) for p in paces]
         bars = axes.barh([i + offset for i in range(len(paces))], times, height=_BAR, color=color, zorder=3)
-        told = [f"{value:.3g} {unit}" for value in times]
+        labels = [f"{value:.3g} {unit}" for value in times]
         if color == _FUSED:
-            told = [f"{text}, {p.serial_s / p.fused_s:.2f} times as fast" for text, p in zip(told, paces, strict=True)]
-        axes.bar_label(bars, told, padding=4, color=INK, fontsize=9)
+            labels = [
+                f"{text}, {p.serial_s / p.fused_s:.2f} times as fast" for text, p in zip(labels, paces, strict=True)
+            ]
+        axes.bar_label(bars, labels, padding=4, color=INK, fontsize=9)
         handles.append((bars, name))
     axes.set_yticks(range(len(paces)), [p.name for p in paces])
     axes.invert_yaxis()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hfta_nb.engine.broadcasts import called
 from hfta_nb.errors import FamilyError, HftaError, MemberError
-from hfta_nb.errors.user_frames import told
+from hfta_nb.errors.user_frames import described
 
 PACKAGE = "torchmetrics"
 
@@ -63,26 +63,26 @@ class OfObject:
     def __init__(self, metric: Any, device: torch.device) -> None:
         self.metric = metric.clone().to(device)
         self.metric.reset()
-        self._rooms: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
 
     def update(self, prediction: Tensor, target: Any) -> None:
         several = type(self.metric).__name__.startswith("Multiclass")
-        before = self._notes() if self._rooms else None
+        before = self._notes() if self._buffers else None
         try:
             with _unchecked(self.metric, prediction):
                 self.metric.update(prediction, _largest(target) if several else target)
         finally:
             self._restore_storage()
         if before is not None and before != self._notes():  # it notes more than its states: that can't be captured
-            self._rooms = {}
+            self._buffers = {}
 
     @property
     def still(self) -> bool:
         """Whether `update` works on the same memory always, and on nothing else."""
-        return bool(self._rooms)
+        return bool(self._buffers)
 
     def compute(self) -> Any:
-        if self._rooms:  # a captured step leaves no trace on the host
+        if self._buffers:  # a captured step leaves no trace on the host
             self.metric._computed, self.metric._update_count = None, max(1, self.metric.update_count)
         return self.metric.compute()
 
@@ -91,9 +91,9 @@ class OfObject:
         single = len(list(self.metric.modules())) == 1  # else it has other metrics within
         if not states or not single or not all(isinstance(value, Tensor) for value in states.values()):
             return None  # it keeps all predictions, say
-        self._rooms = {name: value.clone() for name, value in states.items()}
+        self._buffers = {name: value.clone() for name, value in states.items()}
         self._restore_storage()
-        return list(self._rooms.values())
+        return list(self._buffers.values())
 
     def reset(self) -> None:
         self.metric.reset()
@@ -101,15 +101,15 @@ class OfObject:
 
     def _restore_storage(self) -> None:
         """Copy tensors that torchmetrics has replaced into their old memory."""
-        for name, room in self._rooms.items():
+        for name, buffer in self._buffers.items():
             made = getattr(self.metric, name)
-            if made is not room:
-                setattr(self.metric, name, room)
-                room.copy_(made)
+            if made is not buffer:
+                setattr(self.metric, name, buffer)
+                buffer.copy_(made)
 
     def _notes(self) -> dict[str, Any]:
         """The object's attributes besides its states and its count of updates."""
-        own = {*self._rooms, "_update_count", "_computed", "_cache", "_forward_cache"}
+        own = {*self._buffers, "_update_count", "_computed", "_cache", "_forward_cache"}
         return {k: id(v) if isinstance(v, Tensor) else copy.copy(v) for k, v in vars(self.metric).items()
                 if k not in own and isinstance(v, Tensor | int | float | str | list | None)}  # fmt: skip
 
@@ -117,7 +117,7 @@ class OfObject:
         return {"states": dict(self.metric.metric_state), "updates": self.metric.update_count}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self._rooms = {}
+        self._buffers = {}
         self.metric.reset()
         for name, value in state["states"].items():
             there = self.metric.device
@@ -343,6 +343,6 @@ def _of_member(y: Any, member: int) -> Any:
 
 
 def _failed(name: str, member: int, error: Exception) -> MemberError:
-    line = told(error)
+    line = described(error)
     what = f"{type(error).__name__}: {error}" + (f"; {line}" if line else "")
     return MemberError(what, where=f"member {member}, metric {name}").of(member)

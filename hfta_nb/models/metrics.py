@@ -161,16 +161,16 @@ def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
     return ((positives * below).sum() / pairs).to(sums.dtype)
 
 
-def _seen(function: Callable[[Tensor, Tensor], Tensor], asked: bool = True) -> Callable[[Any, Tensor], Tensor]:
+def _seen(function: Callable[[Tensor, Tensor], Tensor], requested: bool = True) -> Callable[[Any, Tensor], Tensor]:
     """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts. NaN
-    where outputs have no place for classes and nobody has `asked` for the metric."""
+    where outputs have no place for classes and nobody has `requested` for the metric."""
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
         classes = target.argmax(-1) if target.is_floating_point() else shaped_as(target, found)
         logits = classes_last(found, classes)
         one = logits.numel() == classes.numel()
-        if not asked and not one and logits.shape[:-1] != classes.shape:
+        if not requested and not one and logits.shape[:-1] != classes.shape:
             return found.new_full((), torch.nan)
         return function(logits, classes)
 
@@ -182,15 +182,17 @@ def _of_logits(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, T
     return lambda output, target: function(prediction(output).reshape(-1), target.reshape(-1).long())
 
 
-def _of_numbers(function: Callable[[Tensor, Tensor], Tensor], asked: bool = True) -> Callable[[Any, Tensor], Tensor]:
+def _of_numbers(
+    function: Callable[[Tensor, Tensor], Tensor], requested: bool = True
+) -> Callable[[Any, Tensor], Tensor]:
     """Of a model's prediction, and of targets that are numbers, in the prediction's shape; NaN of other shapes where
-    nobody has `asked` for the metric."""
+    nobody has `requested` for the metric."""
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
         numbers = shaped_as(as_numbers(target, found), found)
         if not _fits(numbers.shape, found.shape):
-            if not asked:
+            if not requested:
                 return found.new_full((), torch.nan)
             raise FamilyError(
                 "outputs and targets are of unlike shape",
@@ -212,19 +214,19 @@ accuracy = Metric(_seen(_accuracy), maximize=True, additive=True)
 """Fraction of samples (points, pixels, tokens) whose largest output is the target class. A model with one output
 predicts class 1 where that is above 0."""
 
-usual_accuracy = Metric(_seen(_accuracy, asked=False), maximize=True, additive=True)
+usual_accuracy = Metric(_seen(_accuracy, requested=False), maximize=True, additive=True)
 """The same of any loss; NaN where its outputs, those of several tasks say, are no logits of the targets."""
 
 top5 = Metric(_seen(_top5), maximize=True, additive=True)
 """Fraction of samples whose target class is among the five largest outputs."""
 
-usual_top5 = Metric(_seen(_top5, asked=False), maximize=True, additive=True)
+usual_top5 = Metric(_seen(_top5, requested=False), maximize=True, additive=True)
 """The same of any loss, likewise."""
 
 mae = Metric(_of_numbers(_mae), maximize=False, additive=True)
 """Mean absolute error; output and target ``[N, ...]``."""
 
-usual_mae = Metric(_of_numbers(_mae, asked=False), maximize=False, additive=True)
+usual_mae = Metric(_of_numbers(_mae, requested=False), maximize=False, additive=True)
 """The same of any loss; NaN where its outputs, quantiles say, have another shape than the targets."""
 
 token_accuracy = Metric(_seen(_hits), maximize=True, finish=_ratio)

@@ -48,7 +48,7 @@ class Phase:
         if not isinstance(self.name, str) or not self.name.isidentifier():
             raise FamilyError("not a name for a phase", where="Phase", got=self.name, accepted="an identifier")
         where = f"Phase({plain(self.name)!r})"
-        names = tuple(self.trains) if ITEMS.holds(self.trains) else (self.trains,)
+        names = tuple(self.trains) if ITEMS.accepts(self.trains) else (self.trains,)
         if not names or any(not isinstance(n, str) or not n for n in names):
             raise FamilyError("trains nothing", where=where, got=self.trains, accepted="names of submodules")
         if not callable(self.loss):

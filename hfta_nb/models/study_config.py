@@ -329,8 +329,8 @@ def by_new_names(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def helps() -> dict[str, str]:
     """What each argument means, as the docstring of `StudyConfig` says it."""
-    told = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", _attributes(), re.M)
-    return {name: " ".join(text.split()) for name, text in told}
+    described = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", _attributes(), re.M)
+    return {name: " ".join(text.split()) for name, text in described}
 
 
 def documented(of: type[T]) -> type[T]:

@@ -45,11 +45,11 @@ class BoundStep:
         self._values = [(g, n, type(g[n]), copy.deepcopy(g[n])) for g in groups for n in kinds if _plain(g[n])]
         self._whole = len(self._values) == len(groups) * len(kinds)
 
-    def holds(self, groups: Sequence[Mapping[str, Any]]) -> bool:
+    def is_bound(self, groups: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the calls are what a step would do now."""
-        return self.stands() and self.same_values(groups)
+        return self.is_valid() and self.same_values(groups)
 
-    def stands(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether parameters and gradients lie where they did."""
         if self._array.missing_grads or self._array.arenas is not self._arenas:
             return False

@@ -19,9 +19,18 @@ from hfta_nb.errors import ArrayWarning, HftaError, OptimError
 from hfta_nb.optim.hooks import with_step_hooks
 from hfta_nb.optim.hyperparameters import AnyKind, HostColumn, Kind, plain
 from hfta_nb.optim.member_optimizers import MemberOptimizer
+from hfta_nb.optim.optimizer_state import (
+    NO_VALUES,
+    is_shown,
+    lost,
+    moved,
+    numbered,
+    restore,
+    state_of_member,
+    with_keys,
+)
 from hfta_nb.optim.rerun import evaluated
 from hfta_nb.optim.surgery import Surgery
-from hfta_nb.optim.told_state import NO_VALUES, is_shown, lost, moved, numbered, restore, told_of, with_keys
 
 
 class ByMember(MemberOptimizer):
@@ -121,8 +130,8 @@ class ByMember(MemberOptimizer):
         ]
         self._written: set[tuple[int, str]] = set()
         super()._make(None)
-        for member, told in zip(self.members, states or (), strict=False):
-            self._restore(member, told)
+        for member, saved in zip(self.members, states or (), strict=False):
+            self._restore(member, saved)
         self._show(range(len(self.members)))
 
     def _constructed(self, index: int, values: Sequence[Mapping[str, HostColumn]]) -> torch.optim.Optimizer:
@@ -260,13 +269,13 @@ class ByMember(MemberOptimizer):
 
     # State, as `ToldState` tells it.
 
-    def _told(self, member: torch.optim.Optimizer) -> dict[str, Any]:
+    def _saved_state(self, member: torch.optim.Optimizer) -> dict[str, Any]:
         with self._own_code(member):
-            return told_of(member)
+            return state_of_member(member)
 
-    def _restore(self, member: torch.optim.Optimizer, told: Mapping[str, Any]) -> None:
+    def _restore(self, member: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
         with self._own_code(member):
-            restore(member, told)
+            restore(member, saved)
 
     @contextmanager
     def _own_code(self, member: torch.optim.Optimizer) -> Iterator[None]:
@@ -285,41 +294,41 @@ class ByMember(MemberOptimizer):
             raise OptimError(what, where=self.title, got=type(member).__name__, remedy=remedy) from error
 
     def _torch_states(self) -> list[dict[str, Any]]:
-        return [self._told(member) for member in self.members]
+        return [self._saved_state(member) for member in self.members]
 
     def _member_state(self, index: int) -> dict[str, dict[str, Any]]:
-        state, own = self._told(self.members[index])["state"], self._own[index]
+        state, own = self._saved_state(self.members[index])["state"], self._own[index]
         return {name: state[k] for name, k in self._numbers() if k in state and own.has(name)}
 
     def _state(self) -> dict[str, Any]:
-        told = self._torch_states()
-        if forgotten := sorted({n for m, own in zip(self.members, told, strict=True) for n in lost(m, own)}):
+        saved = self._torch_states()
+        if forgotten := sorted({n for m, own in zip(self.members, saved, strict=True) for n in lost(m, own)}):
             warnings.warn(
                 f"{self.title}: the state does not hold {forgotten}, attributes of the class of a kind that can't be "
                 "saved: keep numbers, tensors, and lists and dicts of them",
                 ArrayWarning,
                 stacklevel=4,
             )
-        return {"members": [with_keys(own, str) for own in told]}
+        return {"members": [with_keys(own, str) for own in saved]}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         rows = state.get("members", ())
         if len(rows) != len(self.members):
             raise OptimError("another number of members", where=self.title, got=len(rows))
-        for member, told in zip(self.members, rows, strict=True):
-            self._restore(member, with_keys(told, numbered))
+        for member, saved in zip(self.members, rows, strict=True):
+            self._restore(member, with_keys(saved, numbered))
 
     def _put(self, member: torch.optim.Optimizer, state: Mapping[int, Any]) -> None:  # type: ignore[override]
-        told = self._told(member)
-        shared = {k: v for k, v in told["state"].items() if not isinstance(k, int)}  # of no parameter
-        self._restore(member, {**told, "state": {**shared, **state}})
+        saved = self._saved_state(member)
+        shared = {k: v for k, v in saved["state"].items() if not isinstance(k, int)}  # of no parameter
+        self._restore(member, {**saved, "state": {**shared, **state}})
 
     def member_state(self, index: int) -> dict[str, Any]:
         """See `ArrayOptimizer.member_state`; "own" is what the class keeps beside the state of parameters."""
-        found, told = super().member_state(index), self._told(self.members[index])
+        found, saved = super().member_state(index), self._saved_state(self.members[index])
         named = {name: own for own, name in own_names(self.array, index).items()}
         numbers = {k: named[name] for name, k in self._numbers() if name in named}
-        own = {**told, "state": {k: v for k, v in told["state"].items() if not isinstance(k, int)}}
+        own = {**saved, "state": {k: v for k, v in saved["state"].items() if not isinstance(k, int)}}
         return {**found, "own": with_keys(own, functools.partial(_or_same, numbers))}
 
     def load_members(self, states: Mapping[int, Mapping[str, Any]]) -> None:
@@ -328,9 +337,9 @@ class ByMember(MemberOptimizer):
         for index, state in states.items():
             member, known = self.members[index], own_names(self.array, index)
             numbers = {own: k for name, k in self._numbers() for own, mine in known.items() if mine == name}
-            told = with_keys(state["own"], functools.partial(_or_same, numbers))
-            now = {k: v for k, v in self._told(member)["state"].items() if isinstance(k, int)}
-            self._restore(member, {**told, "state": {**told["state"], **now}})
+            saved = with_keys(state["own"], functools.partial(_or_same, numbers))
+            now = {k: v for k, v in self._saved_state(member)["state"].items() if isinstance(k, int)}
+            self._restore(member, {**saved, "state": {**saved["state"], **now}})
         self._show(range(len(self.members)))
 
     def _copy_rows(self, src: int, dst: int) -> None:

@@ -153,7 +153,7 @@ class FlatOptimizer(FlatState):
 
     def ready(self) -> tuple[Any, ...] | None:
         prepared = self._bound_step
-        if prepared is None or not prepared.skips or not prepared.stands():
+        if prepared is None or not prepared.skips or not prepared.is_valid():
             return None
         segments = [s for s in self._segments if s.fused in prepared.calls]
         if not prepared.same_values(self.param_groups):

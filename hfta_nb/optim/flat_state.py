@@ -65,14 +65,14 @@ class FlatState(ArrayOptimizer):
 
     def _by_parameter(self) -> dict[str, dict[str, Any]]:
         found = {}
-        told = {k for i in range(len(self.array)) for state in self._member_state(i).values() for k in state}
+        names = {k for i in range(len(self.array)) for state in self._member_state(i).values() for k in state}
         for name, e in self._entries().items():
             if (e.steps > 0).any():
                 numbers = {"step": e.steps, **e.scalars} if self.counts_steps else dict(e.scalars)
                 state: dict[str, Any] = {
                     k: torch.tensor(v, dtype=torch.get_default_dtype()) for k, v in numbers.items()
                 }
-                found[name] = {k: v for k, v in {**state, **e.state}.items() if k in told}
+                found[name] = {k: v for k, v in {**state, **e.state}.items() if k in names}
         return {name: state for name, state in found.items() if state}
 
     def _load_members(self, states: Mapping[int, Mapping[str, Mapping[str, Any]]]) -> None:

@@ -167,10 +167,10 @@ def _iterate(
     known: _Known = [(origin, *start)]
     before = _snapshot(optimizer)
     while True:
-        asked = iter(known)
+        answers = iter(known)
 
-        def closure(asked: Iterator[Any] = asked) -> float:
-            found = next(asked, None)
+        def closure(answers: Iterator[Any] = answers) -> float:
+            found = next(answers, None)
             if found is None:
                 raise EvaluationNeededError
             for p, g in zip(params, found[2], strict=True):

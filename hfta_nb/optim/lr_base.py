@@ -142,12 +142,12 @@ class ArrayLRScheduler:
 
     def _go_to(self, rows: Sequence[tuple[Any, ...]], epochs: Sequence[Any]) -> None:
         """Go to these epochs; what torch warns of for each member is told once."""
-        with caught_warnings(record=True) as told:
+        with caught_warnings(record=True) as caught:
             warnings.simplefilter("always")
             for i, (member, value, epoch) in enumerate(zip(self.members, rows, epochs, strict=True)):
                 with self._stepping(i):
                     member.step(*value, epoch=epoch)  # type: ignore[misc]
-        for text, kind in dict.fromkeys((str(w.message), w.category) for w in told):
+        for text, kind in dict.fromkeys((str(w.message), w.category) for w in caught):
             warnings.warn(text, kind, stacklevel=3)
 
     def _metrics(self, metrics: Any, wanting: Sequence[bool]) -> list[tuple[Any, ...]]:

@@ -56,7 +56,7 @@ class TorchLRScheduler(TorchArguments, ArrayLRScheduler):
                 raise OptimError("not one value", where=where, got=value, accepted="one value, or one per member")
             kind = _KINDS.get(name, _FINITE)
             for one in value if isinstance(value, tuple) else (value,):
-                if not kind.holds(one):
+                if not kind.accepts(one):
                     raise OptimError(kind.what, where=where, got=value, accepted=f"{kind.accepted}, or one per member")
 
 
@@ -68,7 +68,7 @@ _FINITE = Kind("not a finite number", "a finite number", _finite)
 _PERIOD = Kind("not a period", "a number, at least 1", lambda v: _finite(v) and v >= 1)
 _PATIENCE = Kind("not a number", "a number", lambda v: number(v) and v <= math.inf)
 _RATE = Kind("not a learning rate", "a finite number, at least 0", lambda v: _finite(v) and v >= 0)
-_FACTOR = Kind("not a finite number from 0 on", "a finite number, at least 0", _RATE.holds)
+_FACTOR = Kind("not a finite number from 0 on", "a finite number, at least 0", _RATE.accepts)
 _KINDS = {
     "gamma": _FACTOR,
     **{"step_size": _PERIOD, "T_max": _PERIOD, "step_size_up": _PERIOD, "step_size_down": _PERIOD.or_none},

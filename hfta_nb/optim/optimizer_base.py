@@ -25,7 +25,7 @@ from hfta_nb.optim.surgery import Surgery, checked
 from hfta_nb.optim.torch_schedulers import answer_scheduler
 
 MARKS = Kind("no members", "a list of members, or a tensor [M]",
-             lambda v: not v.is_meta if isinstance(v, Tensor) else ITEMS.holds(v))  # fmt: skip
+             lambda v: not v.is_meta if isinstance(v, Tensor) else ITEMS.accepts(v))  # fmt: skip
 
 
 class ArrayOptimizer(Surgery):
@@ -197,7 +197,7 @@ class ArrayOptimizer(Surgery):
         self.take_written()
         marked, listed = (skip, []) if isinstance(skip, Tensor) else (None, self._listed(skip))
         prepared = self._bound_step
-        if prepared is not None and closure is None and prepared.holds(self.param_groups):
+        if prepared is not None and closure is None and prepared.is_bound(self.param_groups):
             ready = prepared.skips if marked is not None else not listed
             if ready:
                 prepared.run(marked)

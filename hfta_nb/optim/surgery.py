@@ -119,11 +119,11 @@ class Surgery(Hooks, MembersState):
         for k, (every, group) in enumerate(zip(self._names, self.param_groups, strict=True)):
             names = [n for n in every if own.has(n)]
             values = {name: self.rows(k, name)[index] for name in [*self.kinds, *self.extras(k)]}
-            told = self._torch_group(self.torch_values(values))
-            told["params"] = list(range(count, count + len(names)))
+            saved = self._torch_group(self.torch_values(values))
+            saved["params"] = list(range(count, count + len(names)))
             if "param_names" in group:
-                told["param_names"] = [t for t, n in zip(group["param_names"], every, strict=True) if own.has(n)]
-            groups.append(told)
+                saved["param_names"] = [t for t, n in zip(group["param_names"], every, strict=True) if own.has(n)]
+            groups.append(saved)
             for name in names:
                 if name in state:
                     numbered[count] = state[name]

@@ -6,9 +6,9 @@ and Optuna only when something is searched. Begin reading at `searcher.py`.
 
 from hfta_nb.search.importances import importances
 from hfta_nb.search.mirror import Mirror
-from hfta_nb.search.population import PBT, Halving, Rounds, heard_population, told_population
+from hfta_nb.search.population import PBT, Halving, Rounds, population_from_json, population_to_json
 from hfta_nb.search.rungs import has_rungs, rounds_at, rungs_of
-from hfta_nb.search.saved import heard, told
+from hfta_nb.search.saved import searcher_from_json, searcher_to_json
 from hfta_nb.search.searcher import Searcher
 from hfta_nb.search.spaces import Space, Uniform, extremes, is_space, logarithmic, uniform
 from hfta_nb.search.storage import Home
@@ -27,14 +27,14 @@ __all__ = [
     "Uniform",
     "extremes",
     "has_rungs",
-    "heard",
-    "heard_population",
     "importances",
     "is_space",
     "logarithmic",
+    "population_from_json",
+    "population_to_json",
     "rounds_at",
     "rungs_of",
-    "told",
-    "told_population",
+    "searcher_from_json",
+    "searcher_to_json",
     "uniform",
 ]

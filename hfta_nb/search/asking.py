@@ -19,7 +19,7 @@ from hfta_nb.search import enqueued, methods
 from hfta_nb.search.enqueued import REASON
 from hfta_nb.search.methods import state
 from hfta_nb.search.points import points_of, untried
-from hfta_nb.search.spaces import Space, asked, checked
+from hfta_nb.search.spaces import Space, checked, suggested
 from hfta_nb.search.storage import Home
 from hfta_nb.search.trials import Trial
 
@@ -105,7 +105,7 @@ class Asking(abc.ABC):
         self._trials: dict[int, Trial] = {}
         self._of: dict[int, Trial] = {}  # by variant
         self._touched: set[int] = set()  # trials that `changes` has not given since they changed
-        self._told: Any = None  # what it gave of the search as a whole
+        self._saved: Any = None  # what it gave of the search as a whole
 
     def _created(self) -> optuna.Study:
         """An Optuna study: in memory and without trials, or that of the storage."""
@@ -172,7 +172,7 @@ class Asking(abc.ABC):
         """
         found: list[Trial] = []
         while len(found) < count and self.left > 0:
-            trial = self._asked()
+            trial = self._suggested()
             if trial is not None:
                 found.append(trial)
         return found
@@ -185,20 +185,22 @@ class Asking(abc.ABC):
         """These members train a trial."""
         trial.variants, trial.live = list(variants), set(variants)
         self._of.update(dict.fromkeys(variants, trial))
-        trial.asked.set_user_attr(VARIANTS, list(variants))
+        trial.optuna_trial.set_user_attr(VARIANTS, list(variants))
         self._touched.add(trial.number)
 
     def refused(self, trial: Trial, why: str = "") -> None:
         """A trial can't be trained."""
         trial.states[-1] = ev.FAILED
-        trial.asked.set_user_attr(REASON, why)
-        self._tell(trial)
+        trial.optuna_trial.set_user_attr(REASON, why)
+        self._report(trial)
 
     @property
     def refusals(self) -> dict[int, str]:
         """Why trials were not trained, by their number."""
-        told = {trial.number: trial.user_attrs for trial in self._frozen()}
-        return {n: told[n].get(REASON, "") for n, trial in self._trials.items() if trial.ended and not trial.variants}
+        attributes = {trial.number: trial.user_attrs for trial in self._frozen()}
+        return {
+            n: attributes[n].get(REASON, "") for n, trial in self._trials.items() if trial.ended and not trial.variants
+        }
 
     @contextlib.contextmanager
     def stoppable(self) -> Iterator[None]:
@@ -212,7 +214,7 @@ class Asking(abc.ABC):
         if self.optuna._stop_flag:
             self.trials = len(self._trials)
 
-    def _asked(self) -> Trial | None:
+    def _suggested(self) -> Trial | None:
         """The next trial; None where the space's function prunes it, or nothing new is left."""
         for _ in range(_TRIES):
             self._prepare()
@@ -221,17 +223,17 @@ class Asking(abc.ABC):
                 handle = self.optuna.ask()
             self._touched.add(handle.number)
             try:
-                config = asked(handle, self.space, self.home.kept_as)
+                config = suggested(handle, self.space, self.home.kept_as)
             except methods.optuna().TrialPruned as error:
                 self._skipped(handle, str(error))
                 return None
             except BaseException:
                 self.optuna.tell(handle, state=state("FAIL"))
                 raise
-            told = json.dumps(config)
-            known = self.skip_duplicates and told in self._known()
+            text = json.dumps(config)
+            known = self.skip_duplicates and text in self._known()
             if not known and (self.constraint is None or self.constraint(config)):
-                handle.set_user_attr(CONFIG, told)
+                handle.set_user_attr(CONFIG, text)
                 trial = self._trials[handle.number] = Trial(handle.number, config, handle)
                 return trial
             self.optuna.tell(handle, state=state("FAIL"))
@@ -281,7 +283,7 @@ class Asking(abc.ABC):
         return methods.sampler_of(self.sampler, self.space, seed % 2**32)
 
     @abc.abstractmethod
-    def _tell(self, trial: Trial) -> None:
+    def _report(self, trial: Trial) -> None:
         """Tell Optuna what a trial has come to."""
 
     def _frozen(self) -> list[optuna.trial.FrozenTrial]:

@@ -170,22 +170,22 @@ def _check_explored(perturb: Any) -> None:
 # In a file.
 
 
-def told_population(method: PBT | Halving) -> dict[str, Any]:
+def population_to_json(method: PBT | Halving) -> dict[str, Any]:
     """A population method as plain data."""
-    told = {k: v for k, v in vars(method).items() if k != "perturb"}
+    saved = {k: v for k, v in vars(method).items() if k != "perturb"}
     how = {n: {"values" if isinstance(v, list) else "factors": list(v)} for n, v in method.perturb.items()}
-    return {"method": type(method).__name__, **told, "perturb": how}
+    return {"method": type(method).__name__, **saved, "perturb": how}
 
 
-def heard_population(told: Mapping[str, Any]) -> PBT | Halving:
-    """What `told_population` gave.
+def population_from_json(saved: Mapping[str, Any]) -> PBT | Halving:
+    """What `population_to_json` gave.
 
     Raises:
         SearchError, KeyError, TypeError: it is not.
     """
     kinds: dict[str, type[PBT] | type[Halving]] = {"PBT": PBT, "Halving": Halving}
     perturb = {
-        n: list(how["values"]) if "values" in how else tuple(how["factors"]) for n, how in told["perturb"].items()
+        n: list(how["values"]) if "values" in how else tuple(how["factors"]) for n, how in saved["perturb"].items()
     }
-    given = {k: v for k, v in told.items() if k not in ("method", "perturb")}
-    return kinds[told["method"]](**given, perturb=perturb)
+    given = {k: v for k, v in saved.items() if k not in ("method", "perturb")}
+    return kinds[saved["method"]](**given, perturb=perturb)

@@ -34,14 +34,14 @@ class Searcher(Asking):
                 trial.live.discard(event.variant)
                 trial.states[event.variant] = event.state
                 if event.reason and event.state in (ev.FAILED, ev.DIVERGED):
-                    trial.asked.set_user_attr(REASON, event.reason)
+                    trial.optuna_trial.set_user_attr(REASON, event.reason)
                     self._touched.add(trial.number)
                 if not trial.live:
-                    self._tell(trial)
+                    self._report(trial)
         return []
 
     def _judged(self, epoch: int, found: Mapping[int, Mapping[str, float]]) -> Iterator[Prune]:
-        told: dict[int, tuple[float, Trial]] = {}
+        values_of: dict[int, tuple[float, Trial]] = {}
         for variant, metrics in found.items():
             trial = self._of.get(variant)
             if trial is None:
@@ -52,8 +52,8 @@ class Searcher(Asking):
                 continue
             reported = self._note(trial, epoch, variant, metrics)
             if trial.live <= reported.keys() and not self.others:  # Optuna has no pruner for several objectives
-                told[trial.number] = aggregate(list(reported.values()), self.maximize, self.seeds_by), trial
-        for value, trial in in_turn(list(told.values()), self.maximize):
+                values_of[trial.number] = aggregate(list(reported.values()), self.maximize, self.seeds_by), trial
+        for value, trial in in_turn(list(values_of.values()), self.maximize):
             if self._given_up(trial, epoch, value):
                 yield from (Prune(variant, self._because(epoch, value)) for variant in sorted(trial.live))
 
@@ -64,12 +64,12 @@ class Searcher(Asking):
         """The pruner's verdict; the same again after an epoch that comes again, whatever became of others meanwhile."""
         if epoch in self._frozen()[trial.number].intermediate_values:
             return epoch in trial.verdicts
-        trial.asked.report(value, epoch)
+        trial.optuna_trial.report(value, epoch)
         self._touched.add(trial.number)
-        if epoch >= self.epochs or not trial.asked.should_prune():
+        if epoch >= self.epochs or not trial.optuna_trial.should_prune():
             return False
         trial.verdicts.add(epoch)
-        trial.asked.set_user_attr(VERDICTS, sorted(trial.verdicts))
+        trial.optuna_trial.set_user_attr(VERDICTS, sorted(trial.verdicts))
         return True
 
     def _note(self, trial: Trial, epoch: int, variant: int, metrics: Mapping[str, float]) -> dict[int, float]:
@@ -81,19 +81,19 @@ class Searcher(Asking):
             trial.others[variant] = {name: metrics[name] for name, _ in self.others if name in metrics}
         return trial.epochs[epoch]
 
-    def _tell(self, trial: Trial) -> None:
+    def _report(self, trial: Trial) -> None:
         states, values = set(trial.states.values()), self._values(trial)
-        told: dict[str, Any] = {"state": state("PRUNED")}
+        outcome: dict[str, Any] = {"state": state("PRUNED")}
         if states & {ev.DIVERGED, ev.FAILED} or not all(map(math.isfinite, values)):
-            told = {"state": state("FAIL")}
+            outcome = {"state": state("FAIL")}
         elif states == {ev.COMPLETE}:
-            told = {"values": values}
+            outcome = {"values": values}
         elif self.others:  # Optuna takes no pruned trials of several objectives: this one was stopped
-            told = {"state": state("FAIL")}
+            outcome = {"state": state("FAIL")}
         self._touched.add(trial.number)
         self.ended.append(trial.number)
         with methods.any_choices(), self.stoppable():  # a sampler stops where all that there is was tried
-            self.optuna.tell(trial.asked, **told)
+            self.optuna.tell(trial.optuna_trial, **outcome)
 
     def _values(self, trial: Trial) -> list[float]:
         """What a trial came to, by objective."""
@@ -108,7 +108,7 @@ class Searcher(Asking):
     # Keeping.
 
     def recall(self, event: Event) -> None:
-        """Take in what happened in an earlier run of the study: its trials are told of already."""
+        """Take in what happened in an earlier run of the study: its trials are values_of of already."""
         if isinstance(event, ev.EpochDone) and self.monitor in event.metrics:
             for variant, metrics in _by_variant(event).items():
                 trial = self._of.get(variant)
@@ -125,10 +125,10 @@ class Searcher(Asking):
                 trial.states.pop(event.variant, None)
 
     def recalled(self) -> None:
-        """All of it is taken in: trials whose members had all ended are told of."""
+        """All of it is taken in: trials whose members had all ended are values_of of."""
         for trial in self._trials.values():
             if trial.ended and -1 not in trial.states:
-                self._tell(trial)
+                self._report(trial)
 
     @property
     def waiting(self) -> list[Trial]:
@@ -153,16 +153,18 @@ class Searcher(Asking):
     def changes(self) -> dict[str, dict[str, Any]]:
         """What has changed since this was last called, as plain data by its key; `take_up` takes all of it."""
         trials = self._frozen()
-        found = {trial_records.key_of(number): trial_records.told(trials[number]) for number in sorted(self._touched)}
+        found = {
+            trial_records.key_of(number): trial_records.to_json(trials[number]) for number in sorted(self._touched)
+        }
         self._touched.clear()
         user = {k: v for k, v in self.optuna.user_attrs.items() if _is_plain(v)}
         whole = {"system": {}, "user": {}} if self.home.shared else {"system": self._system(), "user": user}
-        if whole != self._told:
-            found[trial_records.STUDY] = self._told = json.loads(json.dumps(whole))
+        if whole != self._saved:
+            found[trial_records.STUDY] = self._saved = json.loads(json.dumps(whole))
         return found
 
     def take_up(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on with the trials that `changes` told of, in place of those that there are."""
+        """Go on with the trials that `changes` values_of of, in place of those that there are."""
         if self.home.shared:
             self._take_up({int(key) for key in bodies if key.isdecimal()})
             return
@@ -192,7 +194,7 @@ class Searcher(Asking):
         self._trials.clear()
         self._of.clear()
         self._touched.clear()
-        self._told = None
+        self._saved = None
         for frozen in self._frozen():
             if CONFIG in frozen.user_attrs and frozen.number in numbers:
                 self._taken_up(frozen)

@@ -75,7 +75,7 @@ def logarithmic(space: Space) -> set[str]:
     )
 
 
-def asked(trial: Trial, space: Space, kept_as: Callable[[Any], Any] = lambda choice: choice) -> dict[str, Json]:
+def suggested(trial: Trial, space: Space, kept_as: Callable[[Any], Any] = lambda choice: choice) -> dict[str, Json]:
     """The configuration of a trial.
 
     Args:

@@ -72,7 +72,7 @@ class Home:
             raise SearchError(what, where="storage", got=theirs, accepted=", ".join(directions), remedy=remedy)
         return made
 
-    def told(self) -> dict[str, Any] | None:
+    def to_json(self) -> dict[str, Any] | None:
         """What is saved of it with a study: nothing of an object, nor of a URL with a password."""
         if not self.shared:
             return {}

@@ -21,7 +21,7 @@ def key_of(number: int) -> str:
     return f"{number:06d}"
 
 
-def told(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
+def to_json(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
     """A trial as plain data."""
     to_json = methods.optuna().distributions.distribution_to_json
     return {
@@ -37,8 +37,8 @@ def told(trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
     }
 
 
-def heard(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
-    """The trial of `told`.
+def from_json(body: Mapping[str, Any]) -> optuna.trial.FrozenTrial:
+    """The trial of `to_json`.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: it is not one.
@@ -94,7 +94,7 @@ def in_order(bodies: Mapping[str, Mapping[str, Any]]) -> list[optuna.trial.Froze
     found = []
     for number in range(1 + max(numbers, default=-1)):
         try:
-            found.append(heard(numbers[number]))
+            found.append(from_json(numbers[number]))
         except (KeyError, TypeError, ValueError, AttributeError):
             found.append(lost())
     return found

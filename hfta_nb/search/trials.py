@@ -51,7 +51,7 @@ class Trial:
     verdicts: set[int] = field(default_factory=set)
 
     @property
-    def asked(self) -> optuna.trial.Trial:
+    def optuna_trial(self) -> optuna.trial.Trial:
         """Optuna's handle of a trial that has not ended."""
         assert self.handle is not None  # it has one until it is told of
         return self.handle
@@ -77,13 +77,13 @@ def aggregate(values: Sequence[float], maximize: bool, how: str) -> float:
     return mean - error if maximize else mean + error
 
 
-def in_turn(told: list[tuple[float, Trial]], maximize: bool) -> list[tuple[float, Trial]]:
+def in_turn(values: list[tuple[float, Trial]], maximize: bool) -> list[tuple[float, Trial]]:
     """The order in which a pruner judges trials that were trained side by side.
 
     Successive halving compares a trial with those that were judged before it, and promotes the first of all. So the
     best third goes first, the worst of them first: each is promoted; then the others, the best of them first.
     """
-    ranked = sorted(told, key=lambda pair: pair[0], reverse=maximize)
+    ranked = sorted(values, key=lambda pair: pair[0], reverse=maximize)
     promoted = -(-len(ranked) // REDUCTION)
     return [*reversed(ranked[:promoted]), *ranked[promoted:]]
 

@@ -43,7 +43,7 @@ def add(study: StudyState, variants: Any, key: str = "") -> list[int]:
 def planned(study: StudyState, grid: Grid, builder: Builder | None = None) -> list[Group]:
     """The groups of a grid; see `make_plan`."""
     most = study.capacity if isinstance(study.capacity, int) else None
-    how: dict[str, Any] = {"serial": study.serial, "across": study.padding, "capacity": most, "builder": builder}
+    how: dict[str, Any] = {"serial": study.serial, "padding": study.padding, "capacity": most, "builder": builder}
     groups = make_plan(study.family, grid, study.data, study.fixed, **how)
     check_schedules(groups, study.epochs, study.steps_per_epoch, study.data)
     for group in groups if study.drop_last else ():
@@ -55,10 +55,10 @@ def restore(study: StudyState) -> None:
     """Read the variants that were added to the study on disk."""
     if not study.store.exists:
         return
-    for told in study.store.read_study().get("added", ())[len(study.added) :]:
-        parent = told.get("parent")
+    for saved in study.store.read_study().get("added", ())[len(study.added) :]:
+        parent = saved.get("parent")
         source = None if parent is None else int(parent)
-        one = Added(configurations(told["variants"]), str(told["key"]), source, bool(told.get("warm", False)))
+        one = Added(configurations(saved["variants"]), str(saved["key"]), source, bool(saved.get("warm", False)))
         study._take(one, planned_apart(study, one, study.plan_groups))
 
 

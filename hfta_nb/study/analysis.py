@@ -120,9 +120,9 @@ class Analysis(StudyState):
         from hfta_nb import figures
 
         names = objectives or tuple(name for name, _ in self.objectives)
-        told = {name: {id: costs.of(self, id)[name] for id in self.history.members} for name in names
+        costs_of = {name: {id: costs.of(self, id)[name] for id in self.history.members} for name in names
                 if name in search.COSTS}  # fmt: skip
-        return figures.pareto(self.history, [(name, _more_is_better(self, name)) for name in names], told)
+        return figures.pareto(self.history, [(name, _more_is_better(self, name)) for name in names], costs_of)
 
     def placements(self) -> Figure:
         """Which worker has trained which array, and when, as a Gantt chart; see `hfta_nb.figures.placements`.

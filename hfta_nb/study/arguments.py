@@ -12,7 +12,7 @@ import torch
 
 from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Stream
-from hfta_nb.engine.array.access import tell
+from hfta_nb.engine.array.access import warn
 from hfta_nb.errors import DeviceError, OptimError, StudyError
 from hfta_nb.errors.border import FLAG, FUNCTION, PATH, Kind, number, one_of, whole
 from hfta_nb.models import study_config
@@ -94,35 +94,35 @@ def by_new_names(make: Callable[P, R]) -> Callable[P, R]:
             new = study_config.RENAMED[old]
             if new in kwargs:
                 raise StudyError(f"is {new} now, which is given too", where=old, remedy=f"leave {old} out")
-            tell(f"Study({old}=...) is Study({new}=...) now", DeprecationWarning)
+            warn(f"Study({old}=...) is Study({new}=...) now", DeprecationWarning)
         return make(*args, **study_config.by_new_names(kwargs))
 
     return made
 
 
-def own_numbers(asked: StudyConfig) -> StudyConfig:
+def own_numbers(config: StudyConfig) -> StudyConfig:
     """The same arguments, in which numbers with a range are Python's own: NumPy's and torch's are accepted as well."""
-    given = {name: getattr(asked, name) for name, known in ARGUMENTS.items() if known.range}
+    given = {name: getattr(config, name) for name, known in ARGUMENTS.items() if known.range}
     made: dict[str, Any] = {
         name: operator.index(value) if ARGUMENTS[name].bare_type == "int" else float(value)
         for name, value in given.items()
         if value is not None
     }
-    return replace(asked, **made)
+    return replace(config, **made)
 
 
-def as_given(asked: StudyConfig) -> dict[str, Any]:
+def as_given(config: StudyConfig) -> dict[str, Any]:
     """The arguments that a study has as attributes and saves, by name."""
-    return {name: getattr(asked, name) for name, known in ARGUMENTS.items() if known.saved != ELSEWHERE}
+    return {name: getattr(config, name) for name, known in ARGUMENTS.items() if known.saved != ELSEWHERE}
 
 
-def check_data(asked: StudyConfig, data: AnyData) -> None:
+def check_data(config: StudyConfig, data: AnyData) -> None:
     """See that an epoch has an end, and that a batch size of validation is used.
 
     Raises:
         StudyError: the data has neither an end nor steps of an epoch, or has validation batches of its own.
     """
-    if asked.steps_per_epoch is None and isinstance(data, Stream) and data.endless:
+    if config.steps_per_epoch is None and isinstance(data, Stream) and data.endless:
         raise StudyError(
             f"{data.name} never ends, so its first epoch would not either",
             where="steps_per_epoch",
@@ -130,7 +130,7 @@ def check_data(asked: StudyConfig, data: AnyData) -> None:
             accepted="1, 2, 3, ...",
             remedy="say how many optimizer steps make an epoch, for example steps_per_epoch=500",
         )
-    given = asked.validation_batch_size
+    given = config.validation_batch_size
     if given is not None and isinstance(data, Stream) and not data.validation.takes_batch_size:
         remedy = "leave it out, or set it where the batches are made: DataLoader(..., batch_size=...)"
         raise StudyError(f"{data.name} has validation batches of its own size", where="validation_batch_size",
@@ -158,16 +158,16 @@ def devices_of(given: Any, device: torch.device) -> int:
     return count
 
 
-def strategy_of(asked: StudyConfig) -> str:
+def strategy_of(config: StudyConfig) -> str:
     """How kernels are chosen; "fixed" in a deterministic study.
 
     Raises:
         StudyError: it, or another choice, times something in a deterministic study.
     """
-    if not asked.deterministic:
-        return asked.strategy or "measured"
+    if not config.deterministic:
+        return config.strategy or "measured"
     for name, timed in (("strategy", "measured"), ("capacity", "auto"), ("compile", "always")):
-        if getattr(asked, name) == timed:
+        if getattr(config, name) == timed:
             raise StudyError("chooses by time, which deterministic=True rules out", where=name, got=timed,
                              remedy=f"leave {name} out, or deterministic")  # fmt: skip
     return "fixed"
@@ -205,15 +205,15 @@ def fixed_of(fixed: dict[str, Any], batch_size: int | None, axes: Mapping[str, A
     return fixed if batch_size is None or "batch_size" in axes else {**fixed, "batch_size": batch_size}
 
 
-def check_patience(asked: StudyConfig) -> None:
+def check_patience(config: StudyConfig) -> None:
     """See that a least improvement has something to be compared with.
 
     Raises:
         StudyError: it is given without patience.
     """
-    if asked.min_delta and asked.patience is None:
+    if config.min_delta and config.patience is None:
         remedy = "give it with patience, as in Study(..., patience=5, min_delta=0.001)"
-        raise StudyError("has no effect without patience", where="min_delta", got=asked.min_delta, remedy=remedy)
+        raise StudyError("has no effect without patience", where="min_delta", got=config.min_delta, remedy=remedy)
 
 
 def padding_of(given: float | str, device: torch.device, search: bool = False) -> float | str:

@@ -57,7 +57,7 @@ def check_member(study: StudyState, variant: Variant, epochs: int | None) -> Ite
     count = most if epochs is None else min(positive("epochs", epochs), done)
     if member is None or not count:
         raise StudyError("has no epoch to compare yet", where=variant.label, remedy="run the study first")
-    noting.tell_of_other_choices(study)
+    noting.warn_of_other_choices(study)
     stretch = _first_stretch(study, member, variant)
     count = min(count, stretch or count)
     alone = _alone(*_planned(study, variant))

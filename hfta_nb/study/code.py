@@ -46,8 +46,8 @@ def of_study(study: StudyState) -> str:
     if study.rounds is not None:
         lines.append(f"    population=hfta.{study.rounds.method!r},")
     lines.append(")")
-    asked = [one for one in study.added if not searching.for_trials(one)]  # the search asks for its trials again
-    again = [one for one in asked if not one.warm]
+    added = [one for one in study.added if not searching.for_trials(one)]  # the search asks for its trials again
+    again = [one for one in added if not one.warm]
     if searcher is not None:  # as is the grid, but for what was added before the run
         asked_for = {*searcher.numbers, *range(len(searcher.foreseen))}
         listed = [config for id, config in enumerate(listed) if id not in asked_for]
@@ -55,7 +55,7 @@ def of_study(study: StudyState) -> str:
         listed = []
     later = [*listed, *(v for one in again for v in one.variants)]
     lines += [f"study.add({later!r})"] if later else []
-    if len(again) < len(asked) or any(e.how == "set" for e in study.history.edits):
+    if len(again) < len(added) or any(e.how == "set" for e in study.history.edits):
         lines += ["# not repeated: warm clones and values that were set during the run, see study.lineage()"]
     lines += ["for event in study.run():", "    pass", "study.results()"]
     return "\n".join(lines) + "\n"

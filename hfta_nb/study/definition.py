@@ -96,34 +96,34 @@ class Definition(StudyState):
     ) -> None:
         self._define(family, in_full(grid), data, arguments.own_numbers(StudyConfig.of(locals())), fixed)
 
-    def _define(self, family: Any, grid: Any, data: Any, asked: StudyConfig, fixed: dict[str, Any]) -> None:
-        vars(self).update(arguments.as_given(asked))  # from here on: what a study has in another form, or checks
-        self.family = arguments.family_of(family, asked.loss, in_full(asked.metrics), asked.param_groups)
+    def _define(self, family: Any, grid: Any, data: Any, config: StudyConfig, fixed: dict[str, Any]) -> None:
+        vars(self).update(arguments.as_given(config))  # from here on: what a study has in another form, or checks
+        self.family = arguments.family_of(family, config.loss, in_full(config.metrics), config.param_groups)
         self.data = self._suited(data)
-        arguments.check_data(asked, self.data)
-        arguments.check_patience(asked)
-        self._judged(asked)
-        self._searched(grid, asked, fixed)
-        self._place(asked)
-        self._planned(asked)
+        arguments.check_data(config, self.data)
+        arguments.check_patience(config)
+        self._judged(config)
+        self._searched(grid, config, fixed)
+        self._place(config)
+        self._planned(config)
 
-    def _planned(self, asked: StudyConfig) -> None:
+    def _planned(self, config: StudyConfig) -> None:
         """The first plan, and which weights are kept where."""
         self.added = list[adding.Added]()
-        self.rounds = populations.rounds_of(self, asked.population)
+        self.rounds = populations.rounds_of(self, config.population)
         self.grid, self.plan_groups = searching.planned(self)
-        self.keep_checkpoints = keeping.checked(self, in_full(asked.keep_checkpoints))
-        place = Path(asked.directory) if asked.directory else _new_place(self.family.name)
+        self.keep_checkpoints = keeping.checked(self, in_full(config.keep_checkpoints))
+        place = Path(config.directory) if config.directory else _new_place(self.family.name)
         self.store = Store(place.absolute())
         self.run_state = RunState(Mirror(self.directory / searching.FILE))
 
-    def _place(self, asked: StudyConfig) -> None:
+    def _place(self, config: StudyConfig) -> None:
         """Where and in what the members compute, how many at a time, and with which kernels."""
-        self.dtype, self.device = arguments.dtype_of(asked.dtype), arguments.device_of(asked.device)
-        self.precision = precision_of(asked.precision, self.device, self.dtype)
-        self.padding = arguments.padding_of(asked.padding, self.device, self.searcher is not None)
-        self.devices = arguments.devices_of(asked.devices, self.device)
-        self.capacity, self.strategy = arguments.capacity_of(asked.capacity), arguments.strategy_of(asked)
+        self.dtype, self.device = arguments.dtype_of(config.dtype), arguments.device_of(config.device)
+        self.precision = precision_of(config.precision, self.device, self.dtype)
+        self.padding = arguments.padding_of(config.padding, self.device, self.searcher is not None)
+        self.devices = arguments.devices_of(config.devices, self.device)
+        self.capacity, self.strategy = arguments.capacity_of(config.capacity), arguments.strategy_of(config)
 
     def _suited(self, data: Any) -> AnyData:
         """The data, which suits the family."""
@@ -133,17 +133,17 @@ class Definition(StudyState):
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
 
-    def _judged(self, asked: StudyConfig) -> None:
+    def _judged(self, config: StudyConfig) -> None:
         """The objectives, the first of which is monitored; over what they are averaged; the study's name."""
-        self.objectives = arguments.objectives_of(self.family, self.data, in_full(asked.monitor))
+        self.objectives = arguments.objectives_of(self.family, self.data, in_full(config.monitor))
         self.monitor, self.maximize = self.objectives[0]
-        self.seeds_by, self.name = asked.seeds_by, asked.name or arguments.usual_name(self.family, self.data)
+        self.seeds_by, self.name = config.seeds_by, config.name or arguments.usual_name(self.family, self.data)
 
-    def _searched(self, grid: Any, asked: StudyConfig, fixed: dict[str, Any]) -> None:
+    def _searched(self, grid: Any, config: StudyConfig, fixed: dict[str, Any]) -> None:
         """The grid to train, or that of a search's first trials, and the values of all other axes."""
-        searcher = searching.searcher_of(grid, asked, self)
+        searcher = searching.searcher_of(grid, config, self)
         self.grid, self.searcher = Grid(grid) if searcher is None else Grid.of(searcher.preview()), searcher
-        self.fixed = arguments.fixed_of(fixed, asked.batch_size, self.grid.axes)
+        self.fixed = arguments.fixed_of(fixed, config.batch_size, self.grid.axes)
 
     def __getstate__(self) -> dict[str, Any]:
         if self.run_state.running:
@@ -184,7 +184,7 @@ class Definition(StudyState):
                 is said under `devices` of the study.
 
         Returns:
-            ``rates`` of it are what `hfta_nb.fleet.plan` and `hfta_nb.crews.Terms` take; an array's name is "array 0",
+            ``rates`` of it are what `hfta_nb.fleet.plan` and `hfta_nb.pools.Terms` take; an array's name is "array 0",
             "array 1", ... as in `plan`.
         """
         place = None if cache is None else Path(cache)

@@ -30,25 +30,25 @@ def describe(study: StudyState) -> dict[str, Any]:
         data["streamed"] = True
     elif study.data.words and not datasets.known(study.data.name):
         data["words"] = list(study.data.words)
-    asked: dict[str, Any] = {"family": study.family.name, "grid": grid, "data": data, "options": options(study)}
+    definition: dict[str, Any] = {"family": study.family.name, "grid": grid, "data": data, "options": options(study)}
     if study.grid.listed:
-        asked["variants"] = list(study.grid.listed)
+        definition["variants"] = list(study.grid.listed)
     if study.added:
-        asked["added"] = [_added(one) for one in study.added]
+        definition["added"] = [_added(one) for one in study.added]
     if study.searcher is not None:
-        asked["search"] = search.told(study.searcher)
+        definition["search"] = search.searcher_to_json(study.searcher)
     if study.rounds is not None:
-        asked["population"] = search.told_population(study.rounds.method)
+        definition["population"] = search.population_to_json(study.rounds.method)
     if study.family.own:
-        asked["own"] = list(study.family.own)
+        definition["own"] = list(study.family.own)
     if named := named_parts(study.family):
-        asked["named"] = named
-    return asked
+        definition["named"] = named
+    return definition
 
 
 def _added(one: Added) -> dict[str, Any]:
-    told: dict[str, Any] = {"variants": list(one.variants), "key": one.key}
-    return told if one.parent is None else told | {"parent": one.parent, "warm": one.warm}
+    saved: dict[str, Any] = {"variants": list(one.variants), "key": one.key}
+    return saved if one.parent is None else saved | {"parent": one.parent, "warm": one.warm}
 
 
 _AS_SAVED: dict[str, Callable[[StudyState], Any]] = {
@@ -94,7 +94,7 @@ def save(study: StudyState, target: Path) -> Path:
     if target != study.directory:
         study.store.copy_to(target)
         if study.run_state.unkept is None:
-            Store(target).tell_of_lost_files()
+            Store(target).warn_of_lost_files()
     if study.run_state.unkept is not None:
         state, weights = study.run_state.unkept
         store = Store(target)

@@ -33,15 +33,15 @@ class _Open:
     Attributes:
         iterator: what the loop goes over; None before there is one.
         consumer: the frame that asked for the last event, by its id and code: to hold the frame would keep it alive.
-        asked: whether an event was asked for in the notebook's present cell.
+        requested: whether an event was asked for in the notebook's present cell.
     """
 
     iterator: Callable[[], Events | None]
     consumer: tuple[int, CodeType] | None = None
-    asked: bool = False
+    requested: bool = False
 
     def note(self, frame: FrameType) -> None:
-        self.consumer, self.asked = (id(frame), frame.f_code), True
+        self.consumer, self.requested = (id(frame), frame.f_code), True
 
     def used_by(self, frame: FrameType | None) -> bool:
         """Whether the loop is at this frame, or at one that has called it."""
@@ -88,7 +88,7 @@ def _driven(entry: _Open, directory: Path, begin: Callable[[], Events], control:
                 event = next(work, None)
             if event is None:
                 break
-            if not interrupts.asked:
+            if not interrupts.requested:
                 yield event
     finally:
         try:
@@ -100,7 +100,7 @@ def _driven(entry: _Open, directory: Path, begin: Callable[[], Events], control:
         finally:
             if _open.get(directory) is entry:
                 del _open[directory]
-    if interrupts.asked:
+    if interrupts.requested:
         raise KeyboardInterrupt
 
 
@@ -114,13 +114,13 @@ class Interrupts:
         control: where the request to stop is posted.
 
     Attributes:
-        asked: whether there was an interrupt.
+        requested: whether there was an interrupt.
     """
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._handler = self._handle  # one object, to be recognised
-        self.asked = False
+        self.requested = False
 
     def __enter__(self) -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -133,9 +133,9 @@ class Interrupts:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
         self._control.stop()
 
 
@@ -164,8 +164,8 @@ def _watch_cells() -> None:
 
 def _after_cell(result: Any = None) -> None:
     for entry in list(_open.values()):
-        asked, entry.asked = entry.asked, False
-        if asked and not getattr(result, "success", True):
+        requested, entry.requested = entry.requested, False
+        if requested and not getattr(result, "success", True):
             entry.end()
 
 

@@ -26,7 +26,7 @@ _CHOICES, _KERNELS = "choices", "kernels"
 def environment(study: StudyState) -> None:
     """Note with what this run computes: one for each time that the study is run."""
     store = study.store
-    tell_of_other_choices(study)
+    warn_of_other_choices(study)
     store.note("environment", {f"{len(store.notes('environment')):04d}": found(study)})
 
 
@@ -56,7 +56,7 @@ def choices(study: StudyState) -> None:
     study.store.note(_CHOICES, {_KERNELS: {"fingerprint": found}})
 
 
-def tell_of_other_choices(study: StudyState) -> None:
+def warn_of_other_choices(study: StudyState) -> None:
     """Warn where what was chosen by time is not what it was when the run was last saved."""
     before = study.store.notes(_CHOICES).get(_KERNELS, {}).get("fingerprint", "")
     if before and not study.deterministic and not kept_times(study.device).began_as(str(before)):
@@ -72,9 +72,9 @@ def variants(study: StudyState) -> None:
     later = [one for one in study.added for _ in one.variants]
     first = len(study.variants) - len(later)
     origins = ["grid"] * first + [_origin(one) for one in later]
-    told = zip(adding.records(study), origins, strict=True)
+    rows = zip(adding.records(study), origins, strict=True)
     study.store.note(
-        "variant", {f"{v.id:06d}": {"config": v.config, "seed": v.seed, "origin": origin} for v, origin in told}
+        "variant", {f"{v.id:06d}": {"config": v.config, "seed": v.seed, "origin": origin} for v, origin in rows}
     )
 
 

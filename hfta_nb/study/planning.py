@@ -19,9 +19,9 @@ from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
 from hfta_nb.train.memory import shown
 from hfta_nb.train.step import Precision
-from hfta_nb.workers.crews import reached
 from hfta_nb.workers.fleet.arrays import Arrays
 from hfta_nb.workers.fleet.profile import Profile, profile
+from hfta_nb.workers.pools import reached
 
 if TYPE_CHECKING:
     import pandas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hfta_nb.errors import StudyError
-from hfta_nb.search import PBT, Halving, Rounds, heard_population
+from hfta_nb.search import PBT, Halving, Rounds, population_from_json
 from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.step import editing
 
@@ -45,6 +45,6 @@ def rounds_of(study: StudyState, given: Any) -> Rounds | None:
 
 def restore(study: StudyState) -> None:
     """Take in the population method of the study on disk."""
-    asked = study.store.read_study().get("population")
-    if asked is not None:
-        study.rounds = rounds_of(study, heard_population(asked))
+    saved = study.store.read_study().get("population")
+    if saved is not None:
+        study.rounds = rounds_of(study, population_from_json(saved))

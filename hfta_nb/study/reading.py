@@ -29,19 +29,19 @@ def read(
 ) -> tuple[Family, Any, AnyData, dict[str, Any]]:
     """The family, grid, data and options of a study that was saved; see `Study.load`."""
     store = Store(directory)
-    asked = checked(store)
-    recipe = _family(asked, directory, family, trust)
+    saved = checked(store)
+    recipe = _family(saved, directory, family, trust)
     # What was saved before variants of different architecture could share an array keeps them apart.
-    options = {"padding": "never", **asked["options"], "directory": store.directory}
+    options = {"padding": "never", **saved["options"], "directory": store.directory}
     if not torch.cuda.is_available() and str(options.get("device", "")).startswith("cuda"):
         options["device"] = "cpu"
-    listed = asked.get("variants", ())
+    listed = saved.get("variants", ())
     try:
-        grid = Grid.of(listed) if asked["grid"] is None else Grid(asked["grid"]).plus(listed)
+        grid = Grid.of(listed) if saved["grid"] is None else Grid(saved["grid"]).plus(listed)
     except GridError as error:
         raise StoreError(f"is not what was saved ({error.message})", where=str(store.path)) from error
-    with datasets.ignoring(recipe.loss, asked["data"]["task"] == "regression"):
-        found = read_data(store, asked["data"], data)
+    with datasets.ignoring(recipe.loss, saved["data"]["task"] == "regression"):
+        found = read_data(store, saved["data"], data)
     return recipe, grid, found, options
 
 
@@ -51,35 +51,35 @@ def checked(store: Store) -> dict[str, Any]:
     Raises:
         StoreError: one is not, or is missing.
     """
-    asked = store.read_study()
-    if not all(part in asked for part in _NEEDED):
+    saved = store.read_study()
+    if not all(part in saved for part in _NEEDED):
         where, accepted = str(store.path), ", ".join(_NEEDED)
-        raise StoreError("is not what was saved", where=where, got=sorted(asked), accepted=accepted)
-    if isinstance(asked["options"], dict):
-        asked["options"] = by_new_names(asked["options"])
-    wrong = next(_wrong(asked), None)
+        raise StoreError("is not what was saved", where=where, got=sorted(saved), accepted=accepted)
+    if isinstance(saved["options"], dict):
+        saved["options"] = by_new_names(saved["options"])
+    wrong = next(_wrong(saved), None)
     if wrong is not None:
-        raise StoreError(f"is not what was saved: {wrong}", where=str(store.path), got=asked[wrong])
-    return asked
+        raise StoreError(f"is not what was saved: {wrong}", where=str(store.path), got=saved[wrong])
+    return saved
 
 
-def _wrong(asked: Mapping[str, Any]) -> Iterator[str]:
+def _wrong(saved: Mapping[str, Any]) -> Iterator[str]:
     """The parts that are of another type."""
-    grid, data, options = asked["grid"], asked["data"], asked["options"]
-    added, own = asked.get("added", []), asked.get("own", [])
+    grid, data, options = saved["grid"], saved["data"], saved["options"]
+    added, own = saved.get("added", []), saved.get("own", [])
     fits = {
-        "family": isinstance(asked["family"], str),
+        "family": isinstance(saved["family"], str),
         "grid": grid is None or (isinstance(grid, dict) and _all(list(grid.values()), list)),
         "data": isinstance(data, dict)
         and _all([data.get("name"), data.get("task")], str)
         and isinstance(data.get("facts"), dict)
         and _all(data.get("words", []), str),
         "options": isinstance(options, dict) and isinstance(options.get("epochs"), int),
-        "variants": _all(asked.get("variants", []), dict),
+        "variants": _all(saved.get("variants", []), dict),
         "added": _all(added, dict)
         and all(_all(one.get("variants"), dict) and isinstance(one.get("key"), str) for one in added),
         "own": _all(own, str),
-        "named": isinstance(asked.get("named", {}), dict),
+        "named": isinstance(saved.get("named", {}), dict),
     }
     yield from (part for part, fit in fits.items() if not fit)
 
@@ -89,8 +89,8 @@ def _all(given: Any, kind: type) -> bool:
     return isinstance(given, list) and all(isinstance(one, kind) for one in given)
 
 
-def _family(asked: Mapping[str, Any], directory: Path, family: str | Family | None, trust: bool) -> Family:
-    name = asked["family"]
+def _family(saved: Mapping[str, Any], directory: Path, family: str | Family | None, trust: bool) -> Family:
+    name = saved["family"]
     if family is None and not trust and "." in name and name not in families():
         remedy = f"pass it: Study.load(path, family={name!r}); or trust the directory: Study.load(path, trust=True), "
         raise FamilyError("would be imported because a file names it", where=str(directory), got=name,
@@ -101,21 +101,21 @@ def _family(asked: Mapping[str, Any], directory: Path, family: str | Family | No
         raise FamilyError(
             error.what, where=str(directory), got=name, remedy="pass it: Study.load(path, family=...)"
         ) from error
-    named = asked.get("named", {})
-    if family is None and not set(asked.get("own", ())) <= named.keys():
-        own = " and ".join(asked["own"])
+    named = saved.get("named", {})
+    if family is None and not set(saved.get("own", ())) <= named.keys():
+        own = " and ".join(saved["own"])
         remedy = f"give it with them: Study.load(path, family=dataclasses.replace(hfta_nb.family({name!r}), "
-        remedy += ", ".join(f"{one}=..." for one in asked["own"]) + "))"
+        remedy += ", ".join(f"{one}=..." for one in saved["own"]) + "))"
         raise FamilyError(f"the study had {own} of its own, which are not saved", where=str(directory), remedy=remedy)
     return recipe if isinstance(family, Family) else with_own(recipe, named.get("loss"), named.get("metrics"))
 
 
-def read_data(store: Store, asked: Mapping[str, Any], given: Any = None) -> AnyData:
+def read_data(store: Store, saved: Mapping[str, Any], given: Any = None) -> AnyData:
     """The data of a study that was saved.
 
     Args:
         store: the study's.
-        asked: what the study says of the data.
+        saved: what the study says of the data.
         given: the data itself, where nothing of it is kept.
 
     Raises:
@@ -123,18 +123,18 @@ def read_data(store: Store, asked: Mapping[str, Any], given: Any = None) -> AnyD
     """
     if given is not None:
         found = datasets.resolve(given)
-        kept = {"task": asked["task"], **asked["facts"]}
+        kept = {"task": saved["task"], **saved["facts"]}
         mine = {"task": found.task, **{k: v for k, v in found.facts.items() if k in kept}}
         if kept != mine:
             raise StoreError("not the data of this study", where=str(store.directory), got=mine, accepted=str(kept))
         return found
-    if asked.get("streamed"):
+    if saved.get("streamed"):
         raise StoreError(
-            f"{asked['name']} was a stream, of which nothing is kept",
+            f"{saved['name']} was a stream, of which nothing is kept",
             where=str(store.directory),
             remedy="give it again: Study.load(path, data=...)",
         )
-    if datasets.known(asked["name"]):
-        return datasets.load(asked["name"])
+    if datasets.known(saved["name"]):
+        return datasets.load(saved["name"])
     tensors = store.read_tensors(DATA)
-    return Data.of_tensors(asked["name"], asked["task"], asked["facts"], tensors, asked.get("words", ()))
+    return Data.of_tensors(saved["name"], saved["task"], saved["facts"], tensors, saved.get("words", ()))

@@ -17,9 +17,9 @@ from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.search.grid import Variant, show
 from hfta_nb.study import code, keeping
 from hfta_nb.study.study_state import StudyState
+from hfta_nb.train.pending_group import weights_at
 from hfta_nb.train.plan import Group
 from hfta_nb.train.step import unpacked_states
-from hfta_nb.train.todo import weights_at
 
 _TENSORS = Kind("not inputs", "a tensor, or a tuple or dict of tensors",
                 lambda x: all(isinstance(t, torch.Tensor) and not t.is_meta for t in leaves(x)))  # fmt: skip

@@ -106,13 +106,13 @@ def shown(study: StudyState) -> str:
     """The study as an HTML table."""
     from hfta_nb.figures.html import pairs
 
-    told = [f"{name}: {_values(values)}" for name, values in axes(study).items()]
+    parts = [f"{name}: {_values(values)}" for name, values in axes(study).items()]
     count, arrays = len(study.variants), len(study.plan_groups)
     pace = "" if study.steps_per_epoch is None else f" of {study.steps_per_epoch} steps"
     rows = [
         ("family", study.family.name),
         ("data", study.data_name),
-        ("grid", "; ".join(told)),
+        ("grid", "; ".join(parts)),
         ("variants", f"{count} in {arrays} array{'s' * (arrays != 1)}"),
         ("epochs", f"{study.epochs}{pace}"),
         ("device", f"{study.device}, {str(study.dtype).removeprefix('torch.')}"),
@@ -132,5 +132,5 @@ def _best(study: StudyState) -> str:
 
 
 def _values(values: Sequence[Any], most: int = 6) -> str:
-    told = [show(v) for v in values]
-    return ", ".join(told if len(told) <= most else [*told[: most - 1], "...", told[-1]])
+    parts = [show(v) for v in values]
+    return ", ".join(parts if len(parts) <= most else [*parts[: most - 1], "...", parts[-1]])

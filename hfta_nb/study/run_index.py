@@ -58,9 +58,9 @@ def _directories(folder: Path) -> list[Path]:
         return []
 
 
-def _described(place: Path, asked: Mapping[str, Any], time_s: float) -> SavedRun:
-    product = 0 if asked["grid"] is None else math.prod(len(values) for values in asked["grid"].values())
-    more = sum(len(one["variants"]) for one in asked.get("added", ()))
-    variants = product + len(asked.get("variants", ())) + more
-    return SavedRun(place, str(asked["family"]), str(asked["data"]["name"]), variants, int(asked["options"]["epochs"]),
+def _described(place: Path, saved: Mapping[str, Any], time_s: float) -> SavedRun:
+    product = 0 if saved["grid"] is None else math.prod(len(values) for values in saved["grid"].values())
+    more = sum(len(one["variants"]) for one in saved.get("added", ()))
+    variants = product + len(saved.get("variants", ())) + more
+    return SavedRun(place, str(saved["family"]), str(saved["data"]["name"]), variants, int(saved["options"]["epochs"]),
                     time_s)  # fmt: skip

@@ -24,9 +24,9 @@ from hfta_nb.study.arguments import positive
 from hfta_nb.study.planning import settings_of
 from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Trainer
-from hfta_nb.train.todo import WeightsOf
-from hfta_nb.workers.crews import Crew, Executor, reached
+from hfta_nb.train.pending_group import WeightsOf
 from hfta_nb.workers.distributed.leader import spread
+from hfta_nb.workers.pools import Executor, WorkerPool, reached
 
 SAMPLE_INTERVAL_S = 0.5
 """How often the device is looked at while a study runs."""
@@ -59,11 +59,13 @@ def run(
         settings, plan = settings_of(study), study.plan_groups
         owner = steering.Owner(study)
         study.store.requests.take()  # what was asked of an earlier run is not asked of this one
-        trainer: Trainer | Crew
+        trainer: Trainer | WorkerPool
         if executor is None:
             trainer = Trainer(settings, plan, control, save, state, prepare, ends=study.store, take=take, owner=owner)
         else:
-            trainer = Crew(settings, plan, control, executor, save, state, ends=study.store, take=take, ranks=ranks)
+            trainer = WorkerPool(
+                settings, plan, control, executor, save, state, ends=study.store, take=take, ranks=ranks
+            )
         control.attach(lambda request: steering.check(study, request, study.run_state.history))
         study.plan_groups, study.run_state.trainer, study.run_state.extended = trainer.arrays, trainer, False
         sampled = 0.0
@@ -87,7 +89,7 @@ def run(
             raise
         finally:
             control.close()
-            if isinstance(trainer, Crew):
+            if isinstance(trainer, WorkerPool):
                 trainer.close()
             searching.end(study)
             study.run_state.trainer = None
@@ -298,14 +300,14 @@ def begun(
     return loop.iterate(study.directory, lambda: run(study, control, resume, epochs, where, again), control)
 
 
-def events(study: StudyState, trainer: Trainer | Crew, resumed: bool) -> Iterator[Event]:
+def events(study: StudyState, trainer: Trainer | WorkerPool, resumed: bool) -> Iterator[Event]:
     """The events of a run, from the first to the one with its final state."""
     noting.variants(study)
     yield started(study, resumed)
     yield ev.PlanMade(time.time(), trainer.records())
-    for variant in [v for todo in trainer.waiting if todo.end for v in todo.end.members]:
+    for variant in [v for pending in trainer.waiting if pending.end for v in pending.end.members]:
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, f"to train on to epoch {study.epochs}")
-    waiting = {id for todo in trainer.waiting for id in todo.group.ids}
+    waiting = {id for pending in trainer.waiting for id in pending.group.ids}
     for variant in [v for end in trainer.ended.values() for v in end.members if v not in waiting]:
         if study.run_state.history.members[variant].state == ev.WAITING:  # for more epochs than are wanted now
             yield ev.MemberChanged(time.time(), variant, ev.COMPLETE)
@@ -337,7 +339,7 @@ def _brings_axis(study: StudyState, event: ev.MemberEdited) -> bool:
     return run is not None and event.how in ("set", "copied") and not event.changes.keys() <= run.axes.keys()
 
 
-def _announced(study: StudyState, trainer: Trainer | Crew) -> Iterator[Event]:
+def _announced(study: StudyState, trainer: Trainer | WorkerPool) -> Iterator[Event]:
     """What the run is now, in the middle of it."""
     study.run_state.extended, paused = False, study.run_state.history.state == ev.PAUSED
     noting.variants(study)

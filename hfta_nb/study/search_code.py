@@ -38,8 +38,8 @@ def methods(searcher: Searcher) -> list[str]:
     if searcher.seeds_by != "mean":
         lines.append(f"    seeds_by={searcher.seeds_by!r},")
     if searcher.home.shared:
-        told = searcher.home.told()
-        lines.append(f"    storage={told['storage']!r}," if told else f"    storage=storage,  # {_HERE}")
+        saved = searcher.home.to_json()
+        lines.append(f"    storage={saved['storage']!r}," if saved else f"    storage=storage,  # {_HERE}")
     lines += ["    skip_duplicates=True,"] * searcher.skip_duplicates
     lines += [] if searcher.timeout_s is None else [f"    timeout={searcher.timeout_s!r},"]
     return lines

@@ -11,12 +11,12 @@ from hfta_nb.errors import GridError, HftaError, SearchError, StoreError, StudyE
 from hfta_nb.models.study_config import ARGUMENTS, StudyConfig
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event, Json
-from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, extremes, heard, is_space
+from hfta_nb.search import Home, Mirror, Searcher, Trial, Uniform, enqueued, extremes, is_space, searcher_from_json
 from hfta_nb.search.grid import Grid, configurations
 from hfta_nb.study import adding, costs
 from hfta_nb.study.study_state import Added, StudyState
+from hfta_nb.train.pending_group import Joining
 from hfta_nb.train.plan import Group
-from hfta_nb.train.todo import Joining
 
 FILE = "optuna.log"
 """A copy of the trials in Optuna's format, beside the run's own files."""
@@ -213,7 +213,11 @@ def begin(study: StudyState, resumed: bool) -> None:
         study.run_state.running += 1  # nobody else runs it: what is added here is added by the run
         try:
             _add(study, searcher, searcher.waiting)
-            while searcher.idle and searcher.free and not _add(study, searcher, _asked(study, searcher, searcher.free)):
+            while (
+                searcher.idle
+                and searcher.free
+                and not _add(study, searcher, _requested(study, searcher, searcher.free))
+            ):
                 pass
         finally:
             study.run_state.running -= 1
@@ -253,7 +257,7 @@ def restore(study: StudyState) -> None:
     """Take in the search of the study on disk, unless a part of it is code."""
     asked = study.store.read_study().get("search")
     if asked is not None:
-        study.searcher = heard(asked, study.epochs, study.objectives[0], study.objectives[1:])
+        study.searcher = searcher_from_json(asked, study.epochs, study.objectives[0], study.objectives[1:])
         study.seeds_by = study.searcher.seeds_by
         look(study)
         study.searcher.foreseen = study.searcher.preview()
@@ -271,7 +275,7 @@ def look(study: StudyState) -> None:
         searcher.take_up(kept)
 
 
-def _tell(study: StudyState, searcher: Searcher) -> None:
+def _report(study: StudyState, searcher: Searcher) -> None:
     """Call the callbacks of trials with those that have ended since the last time.
 
     `optuna.Study.stop` works in them: no more trials are asked for.
@@ -312,14 +316,14 @@ def follow(study: StudyState, control: Control, event: Event) -> None:
         return
     requests = searcher.saw(event)
     _keep(study, searcher)
-    _tell(study, searcher)
+    _report(study, searcher)
     for request in requests:
         control.post(request)
     if isinstance(event, ev.SlotsFreed) and trainer.joiner is not None:
         _fill(study, searcher, trainer.joiner)
     ended = isinstance(event, ev.MemberChanged) and event.state in ev.FINAL_STATES
     if ended and not study.run_state.history.count(ev.RUNNING):
-        while searcher.free and not _add(study, searcher, _asked(study, searcher, searcher.free)):
+        while searcher.free and not _add(study, searcher, _requested(study, searcher, searcher.free)):
             pass
 
 
@@ -331,10 +335,10 @@ def _fill(study: StudyState, searcher: Searcher, joiner: Joining) -> None:
         count = min(wanted, searcher.left, searcher.slots - joiner.waiting // each)
         if count <= 0:
             return
-        _add(study, searcher, _asked(study, searcher, count))
+        _add(study, searcher, _requested(study, searcher, count))
 
 
-def _asked(study: StudyState, searcher: Searcher, count: int) -> list[Trial]:
+def _requested(study: StudyState, searcher: Searcher, count: int) -> list[Trial]:
     """The next trials, which are on the disk before anything is done with them."""
     found = searcher.ask(count)
     _keep(study, searcher)

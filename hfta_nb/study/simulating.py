@@ -20,7 +20,7 @@ def simulated(study: StudyState, gpus: int, profile: Profile | None, price_per_d
     samples = {name: study.epochs * _epoch_samples(study, group) for name, group in groups.items()}
     longest_first = sorted(groups, key=lambda name: -samples[name] / rates[name][0])
     in_order = {name: rates[name] for name in longest_first}
-    # Arrays on devices of their own need not be of similar rate, as in `hfta_nb.crews.Terms`.
+    # Arrays on devices of their own need not be of similar rate, as in `hfta_nb.pools.Terms`.
     return simulate(in_order, gpus, samples, delta=math.inf, price_per_device_h=price_per_device_h)
 
 

@@ -149,5 +149,5 @@ def _row(event: ev.MemberEdited) -> dict[str, Any]:
     changes = ", ".join(f"{name}={show(value)}" for name, value in event.changes.items())
     start = "" if event.parent is None else "warm" if event.warm else "cold"
     place = {"epoch": event.epoch, "step": event.step}
-    told = {"member": event.variant, "how": event.how, "parent": event.parent, "start": start}
-    return told | place | {"changes": changes, "reason": event.reason}
+    row = {"member": event.variant, "how": event.how, "parent": event.parent, "start": start}
+    return row | place | {"changes": changes, "reason": event.reason}

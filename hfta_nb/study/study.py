@@ -96,9 +96,9 @@ class Study(Analysis, Checking, Definition):
                 as if 20 had been planned. One that spans the run (cosine, linear, cosine_restarts) takes the values of
                 a run of 20 from here on. Members that ended early (patience, stopped, diverged) stay as they are.
             executor: where arrays train: "inline" in this process, one after another; "processes" in processes of this
-                machine, one per device; "ray" in actors of a Ray cluster; or an executor of `hfta_nb.crews`. It changes
+                machine, one per device; "ray" in actors of a Ray cluster; or an executor of `hfta_nb.pools`. It changes
                 no result; a run may be resumed with another one. See docs/how_to/devices.md.
-            workers: the most processes or actors at a time; see `hfta_nb.crews.Processes` and `hfta_nb.crews.OnRay`.
+            workers: the most processes or actors at a time; see `hfta_nb.pools.Processes` and `hfta_nb.pools.OnRay`.
             address: of the Ray cluster; None for the one that this process is connected to, or a new one here.
 
         Yields:

@@ -21,7 +21,7 @@ from hfta_nb.search.grid import Grid, Variant
 from hfta_nb.train import Trainer
 from hfta_nb.train.plan import Group
 from hfta_nb.train.step import Precision
-from hfta_nb.workers.crews import Crew
+from hfta_nb.workers.pools import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RunState:
     history: History = field(default_factory=History)
     read: int = 0
     running: int = 0
-    trainer: Trainer | Crew | None = None
+    trainer: Trainer | WorkerPool | None = None
     on_trial: list[Callable[..., Any]] = field(default_factory=list)
     unkept: Any = None
     extended: bool = False

@@ -313,7 +313,7 @@ class Streamed(Batches):
         self.close()
         if begin is not None:
             self._ended = True
-            self.data.held.tell_of_changes(begin, self.data.name)
+            self.data.held.warn_of_changes(begin, self.data.name)
 
     def _begin(self, epoch: int, start: int, seed: int) -> Generator[tuple[Samples, Samples]]:
         return self._ahead(self.data.training.batches(self.batch_size, seed, epoch, skip=start))

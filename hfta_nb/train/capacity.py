@@ -62,7 +62,7 @@ def fit(trainer: Schedule, group: Group, measure: bool = False) -> FitEvents:
     free = free_bytes(s.device)
     if group.serial:
         return [replace(group, too_large=group.memory_bytes > free)]
-    asked = s.capacity if isinstance(s.capacity, int) else members
+    requested = s.capacity if isinstance(s.capacity, int) else members
     easy = group.memory_bytes * members * EASY < free and s.checkpointing != "always"
     fastest = s.capacity == "auto" and members > 1
     if easy and not measure and not fastest:
@@ -73,9 +73,9 @@ def fit(trainer: Schedule, group: Group, measure: bool = False) -> FitEvents:
         group, model = _chosen(trainer, group, free)
         group = replace(group, memory_bytes=model.member_bytes, fixed_bytes=model.fixed_bytes, measured=True)
         capacity = model.capacity(free)
-        group = replace(group, capacity=min(asked, capacity) if isinstance(s.capacity, int) else capacity)
+        group = replace(group, capacity=min(requested, capacity) if isinstance(s.capacity, int) else capacity)
         group = replace(group, too_large=not capacity)
-        most = max(1, min(members, asked, capacity))
+        most = max(1, min(members, requested, capacity))
         takes = shown(model.bytes(members))
         why = f"{most} members fit in {shown(free)}, {members} would take {takes}"
         group = replace(group, captured=can_record(s.device, model.bytes(most), free))

@@ -11,11 +11,11 @@ from hfta_nb.errors import HftaError, StoreError, out_of_memory
 from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.members import begun
+from hfta_nb.train.pending_group import End
 from hfta_nb.train.plan import Group
 from hfta_nb.train.step import ArrayStep, editing, states
 from hfta_nb.train.step.accumulation import updates
 from hfta_nb.train.step.choices import by_step, lr_scheduler_of
-from hfta_nb.train.todo import End
 
 
 def build(run: Progress) -> None:

@@ -20,14 +20,14 @@ from hfta_nb.train.consecutive import batches_of
 from hfta_nb.train.group_state import GroupState
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.memory import Meter
+from hfta_nb.train.pending_group import LAST, Refused, WeightsOf
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.settings import Settings
-from hfta_nb.train.shared_batches import SharedBatches, Shelf
+from hfta_nb.train.shared_batches import BatchBuffer, SharedBatches
 from hfta_nb.train.speed import SpeedProbe
 from hfta_nb.train.step import ArrayStep, Step
-from hfta_nb.train.todo import LAST, Refused, WeightsOf
 
 UNKNOWN_STEPS = 64
 """Room for the scores of an epoch of unknown length at first; it grows."""
@@ -43,7 +43,7 @@ class Progress(GroupState):
         trainer: of the group.
         group: its variants.
         resume: the state to go on from; None to begin.
-        shelf: where groups that take turns get their batches; None for batches of its own.
+        buffer: where groups that take turns get their batches; None for batches of its own.
 
     Attributes:
         members, metrics, validated: once it is built.
@@ -58,21 +58,21 @@ class Progress(GroupState):
     validated: Sequence[str]
 
     def __init__(
-        self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, shelf: Shelf | None = None
+        self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, buffer: BatchBuffer | None = None
     ) -> None:
         super().__init__(trainer.settings.deterministic)
         self.trainer, self.group = trainer, group
         self.data = trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
-        self.shelf = shelf
+        self.buffer = buffer
         self.source: Batches
-        if shelf is None:
+        if buffer is None:
             self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
             self.source.own = self.settings.refilled
             self.source.evaluated = self.settings.validation_batch_size
             self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         else:
-            self.source, self.augmenting = SharedBatches(shelf), shelf.augmenting
+            self.source, self.augmenting = SharedBatches(buffer), buffer.augmenting
         self.resume = resume
         self.passed_on: list[ev.Request] = []
         self.refused = Refused()
@@ -85,7 +85,7 @@ class Progress(GroupState):
         self._stream_order: tuple[list[int], list[int]] = ([], [])  # of its members' data
         self.gone: dict[int, MemberRecord] = {}  # by variant that rows are built as, of those that train no more
         self.samples = 0
-        self.last_told = time.perf_counter()
+        self.last_reported = time.perf_counter()
 
     def begin(self, step: Step, row_ids: Sequence[int]) -> None:
         """Train with this step, as it was built; see `go_on`. Its members have done nothing yet."""
@@ -157,26 +157,26 @@ class Progress(GroupState):
 
     def resumed(self) -> None:
         """The run was paused until now."""
-        self.last_told = time.perf_counter()
+        self.last_reported = time.perf_counter()
 
-    def tell(self, always: bool = False) -> Iterator[Event]:
+    def report(self, always: bool = False) -> Iterator[Event]:
         """The steps since the last time, unless that is too short ago; members whose loss is not finite leave."""
         now = time.perf_counter()
         end = self.batch
-        if self.told >= end or not (always or now - self.last_told >= EVENT_INTERVAL_S):
+        if self.reported >= end or not (always or now - self.last_reported >= EVENT_INTERVAL_S):
             return
-        block = self.scores.rows["loss"][self.told : end]  # reading it waits for the device, so it is read seldom
+        block = self.scores.rows["loss"][self.reported : end]  # reading it waits for the device, so it is read seldom
         block = block if self.aligned else block[:, self.rows]
         finite = torch.isfinite(block).all(0).tolist()
         losses = block.mean(0).tolist()
         ids = self.members.ids
         lost = [v for v, ok in zip(ids, finite, strict=True) if not ok]
-        rate = self.samples / max(1e-9, now - self.last_told)
+        rate = self.samples / max(1e-9, now - self.last_reported)
         clock = self.trainer.clock
         clock.tick()
-        fresh = self.told
-        waiting = min(1.0, self.source.waited_s / max(1e-9, now - self.last_told))
-        self.told, self.samples, self.last_told, self.source.waited_s = end, 0, now, 0.0
+        fresh = self.reported
+        waiting = min(1.0, self.source.waited_s / max(1e-9, now - self.last_reported))
+        self.reported, self.samples, self.last_reported, self.source.waited_s = end, 0, now, 0.0
         length, left = self.length, clock.remaining_s(self.work_left())
         done = self.epoch + (min(1.0, end / length) if length else 0.0)
         for start, places in reversed(list(self.members.cohorts.items())):  # those that are farthest, last
@@ -205,11 +205,13 @@ class Progress(GroupState):
 
         total = sum(work(*part) for part in self.work())
         total += sum(work(*part) for run in trainer.training if run is not self for part in run.work())
-        for todo in trainer.waiting:
-            steps = 0.0 if todo.run is None else float(todo.run["steps"])
-            if todo.end is not None:
-                steps = float(todo.end.epochs * (trainer.batches(todo.group) or 0))
-            total += work(todo.group, len(set(todo.ids) - (set() if todo.begun else trainer.early_stops)), steps)
+        for pending in trainer.waiting:
+            steps = 0.0 if pending.run is None else float(pending.run["steps"])
+            if pending.end is not None:
+                steps = float(pending.end.epochs * (trainer.batches(pending.group) or 0))
+            total += work(
+                pending.group, len(set(pending.ids) - (set() if pending.begun else trainer.early_stops)), steps
+            )
         return total
 
     def work(self) -> list[tuple[Group, int, int]]:
@@ -333,7 +335,7 @@ class Progress(GroupState):
         self.settle()
         if self.trainer.save is None:
             return
-        if done and self.shelf is not None:  # groups that take turns end one right after another: see `Turns`
+        if done and self.buffer is not None:  # groups that take turns end one right after another: see `Turns`
             self.trainer.take_weights(self.members.unsaved())
             self.members.saved()
             return
@@ -376,19 +378,19 @@ class Progress(GroupState):
         if ids is None:
             self.settle()
         step, scores, kept, rows = self.step, self.scores, list(self.members.ids), self.rows
-        told: dict[str, Any] = {"held": list(self.row_ids), "rows": list(rows)} if rows and not self.aligned else {}
+        placed: dict[str, Any] = {"held": list(self.row_ids), "rows": list(rows)} if rows and not self.aligned else {}
         if ids is not None:
             places = [row for row, v in zip(rows, kept, strict=True) if v in ids]
-            told = {}
+            placed = {}
             if self.settings.deterministic and isinstance(step, ArrayStep) and len(step) > len(places):
-                told["wide"] = {"rows": places, "members": len(step), "block_size": step.array.block_size}
+                placed["wide"] = {"rows": places, "members": len(step), "block_size": step.array.block_size}
             step, scores, kept = step.select(places), copy.deepcopy(scores), list(ids)
             scores.select(places)
         return {
             "epochs": self.settings.epochs,
             **self.counts(),
             "ids": kept,
-            **told,
+            **placed,
             "scores": scores.state(),
             "members": self.members.state(ids),
             "step": step.state(),

@@ -18,11 +18,11 @@ from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.group_state import position_of
 from hfta_nb.train.memory import Meter, can_record, free_bytes, release
+from hfta_nb.train.pending_group import WeightsOf
 from hfta_nb.train.scores import accumulators, add, finished
 from hfta_nb.train.speed import SpeedProbe, probe_of
 from hfta_nb.train.step import ArrayStep, Scores
 from hfta_nb.train.step.rollback import on_host
-from hfta_nb.train.todo import WeightsOf
 from hfta_nb.train.whole_sets import WholeSets
 
 TURN = ev.Heartbeat(0.0)
@@ -45,7 +45,7 @@ class GroupRun(Progress):
     def _events(self) -> Iterator[Event]:
         index = self.group.index
         yield ev.PhaseChanged(time.time(), index, "building", f"{len(self.group.variants)} members")
-        beside = self.shelf is not None and self.settings.device.type == "cuda"  # a peak there is everybody's
+        beside = self.buffer is not None and self.settings.device.type == "cuda"  # a peak there is everybody's
         if self.settings.measure and self.resume is None and not self.group.serial and not beside:
             self.meter = Meter(self.settings.device)
         self.open()
@@ -139,14 +139,14 @@ class GroupRun(Progress):
                 yield from self.save()
             if self.batch == LONG_PASS and unknown:
                 where, remedy = f"{self.data.name}, pass {self.pass_ + 1}", "stop, and give the study steps_per_epoch"
-                told = warn_of_long_pass(where, remedy)
-                yield ev.PhaseChanged(time.time(), self.group.index, "training", told)
-            if self.shelf is not None:
+                detail = warn_of_long_pass(where, remedy)
+                yield ev.PhaseChanged(time.time(), self.group.index, "training", detail)
+            if self.buffer is not None:
                 yield TURN
         if self.batch >= LONG_PASS and unknown:  # it has an end
             yield ev.PhaseChanged(time.time(), self.group.index, "training")
-        yield from self.tell(always=True)
-        self.epoch, self.batch, self.told = self.epoch + 1, 0, 0
+        yield from self.report(always=True)
+        self.epoch, self.batch, self.reported = self.epoch + 1, 0, 0
         if not self.members.ids:
             return
         self.step.end_epoch()
@@ -218,7 +218,7 @@ class GroupRun(Progress):
         if probe:
             yield from self._beside(probe, batch)
         yield from self._differences()
-        yield from self.tell()
+        yield from self.report()
 
     def _tuned(self, batch: Batch) -> Iterator[Event]:
         """Choose before the first step what is fastest, and say so where that takes time."""
@@ -226,8 +226,8 @@ class GroupRun(Progress):
             return
         measures = self.step.measures(*batch.inputs)
         if measures:
-            told = "measuring kernels, once on this machine"
-            yield ev.PhaseChanged(time.time(), self.group.index, "training", told)
+            detail = "measuring kernels, once on this machine"
+            yield ev.PhaseChanged(time.time(), self.group.index, "training", detail)
         self.step.choose_schedule(*batch.inputs)
         if measures:
             self.trainer.clock.cool()
@@ -315,7 +315,7 @@ class GroupRun(Progress):
     def _judged(self, values: Mapping[str, Sequence[float]], due: Sequence[int]) -> Iterator[Event]:
         """What follows from a validation of the members at these places."""
         if self.judged < self.epoch:  # a run that was left among these events has done it
-            told = list(self.members.take_epoch(self.epoch, values, self.step.weights(), due, self.rows))
+            events = list(self.members.take_epoch(self.epoch, values, self.step.weights(), due, self.rows))
             monitored = self.spread([-v if self.settings.maximize else v for v in values[self.settings.monitor]])
             if len(due) < len(monitored) and isinstance(self.step, ArrayStep):
                 self.step.end_validation(monitored, [self.rows[place] for place in due])
@@ -324,7 +324,7 @@ class GroupRun(Progress):
             self._keep_moments(due, values)
             replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
-            yield from [*told, *replaced]
+            yield from [*events, *replaced]
         hold = slots.refills(self)
         for ids, state, reason in list(self.members.verdicts(self.epoch, values, due)):
             yield from self.leave(ids, state, reason, hold=hold)
@@ -342,9 +342,9 @@ class GroupRun(Progress):
     def _done(self, start: int, places: Sequence[int], values: Mapping[str, Sequence[float]], whole: bool) -> Event:
         """The end of an epoch of members that began together; `whole` says whether they were validated."""
         members = [self.members.active[place] for place in places]
-        told = {n: tuple(v[p] for p in places) for n, v in values.items() if whole or not n.startswith("val_")}
+        shown = {n: tuple(v[p] for p in places) for n, v in values.items() if whole or not n.startswith("val_")}
         step, ids = self.steps - members[0].first_step, tuple(member.id for member in members)
-        return ev.EpochDone(time.time(), self.group.index, self.epoch - start, step, ids, told)
+        return ev.EpochDone(time.time(), self.group.index, self.epoch - start, step, ids, shown)
 
     def _evaluate(self) -> Generator[Event, None, Scores]:
         total: Scores = {}
@@ -368,7 +368,7 @@ class GroupRun(Progress):
                     add(sums, name, value.double())
                 else:
                     add(total, name, value * batch.size)
-            if self.shelf is not None:
+            if self.buffer is not None:
                 yield TURN
         total = {name: value / samples for name, value in total.items()}
         total |= finished(sums, self.metrics) | kept.computed() | whole.computed()

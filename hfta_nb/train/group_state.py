@@ -22,7 +22,7 @@ class GroupState:
         epoch, batch: epochs done, and steps of the next.
         steps: in all.
         pass_, place: passes through the data done, and batches of the next.
-        told: steps of this epoch whose losses have been told.
+        reported: steps of this epoch whose losses have been reported.
         ending: whether the epoch's steps are done, and what follows them is not.
         judged: the last epoch that was validated and whose values have had their effect.
         held_out: batches of the validation that is going on.
@@ -38,7 +38,7 @@ class GroupState:
         self._deterministic = deterministic
         self.epoch, self.batch, self.steps = 0, 0, 0
         self.pass_, self.place = 0, 0
-        self.told, self.ending, self.judged, self.held_out = 0, False, 0, 0
+        self.reported, self.ending, self.judged, self.held_out = 0, False, 0, 0
         self.rows: list[int] = []
         self.row_ids: list[int] = []
         self._filled = -1  # the steps that were done when a row that is nobody's was last filled
@@ -51,14 +51,14 @@ class GroupState:
             "steps": self.steps,
             "pass": self.pass_,
             "place": self.place,
-            "told": self.told,
+            "told": self.reported,
             "ending": self.ending,
             "judged": self.judged,
         }
 
     def load_counts(self, state: Mapping[str, Any]) -> None:
         """Be as far as `counts` said."""
-        self.epoch, self.batch, self.told = int(state["epoch"]), int(state["batch"]), int(state["told"])
+        self.epoch, self.batch, self.reported = int(state["epoch"]), int(state["batch"]), int(state["told"])
         self.steps, self.pass_, self.place = int(state["steps"]), int(state["pass"]), int(state["place"])
         self.ending, self.judged = bool(state.get("ending", False)), int(state.get("judged", 0))
 

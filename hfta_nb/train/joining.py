@@ -9,11 +9,11 @@ from typing import Any
 
 from hfta_nb.errors import HftaError
 from hfta_nb.search.grid import Variant
+from hfta_nb.train.pending_group import PendingGroup
 from hfta_nb.train.plan import Group
 from hfta_nb.train.plan.grouping import Draft
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Settings
-from hfta_nb.train.todo import Todo
 
 
 class Joiner:
@@ -36,7 +36,7 @@ class Joiner:
 
     def begin(self) -> None:
         """Look from the start: nobody has been found yet."""
-        self.found: list[tuple[Todo, Variant]] = []
+        self.found: list[tuple[PendingGroup, Variant]] = []
         self._seen: set[int] = set()
         self._made: Draft | None = None
 
@@ -44,13 +44,13 @@ class Joiner:
     def _whole(self) -> Draft:
         """The members and those that may join; made where somebody waits, as the members are looked at for it."""
         if self._made is None:
-            across = self.trainer.settings.padding
+            padding = self.trainer.settings.padding
             members = self._members or self._group.ids  # of an array that all have left, the last say what fuses
             part = self._group.part(members, self._group.index, self._group.reason)
             self._made, *others = [self._draft(*one) for one in _triples(part)]
             for other in others:
-                self._made.apart(other, across)  # finds out how they fit
-                self._made.join(other, across)
+                self._made.apart(other, padding)  # finds out how they fit
+                self._made.join(other, padding)
         return self._made
 
     def _draft(self, variant: Variant, row: Mapping[str, Any], arguments: Mapping[str, Any]) -> Draft:
@@ -58,14 +58,14 @@ class Joiner:
 
     def _add(self, variant: Variant, row: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
         """Let a variant join, if it can."""
-        across, whole = self.trainer.settings.padding, self._whole
+        padding, whole = self.trainer.settings.padding, self._whole
         try:
             draft = self._draft(variant, row, arguments)
-            if whole.apart(draft, across) is not None:
+            if whole.apart(draft, padding) is not None:
                 return False
         except HftaError:  # which is told where it trains
             return False
-        whole.join(draft, across)
+        whole.join(draft, padding)
         return True
 
     @staticmethod
@@ -77,9 +77,9 @@ class Joiner:
     def look(self) -> int:
         """Take in what has come to wait; how many may join."""
         withheld = _withheld(self.trainer)
-        for todo in self.trainer.waiting:
-            group = todo.group
-            if todo.begun or group.serial or group.index == self._group.index:
+        for pending in self.trainer.waiting:
+            group = pending.group
+            if pending.begun or group.serial or group.index == self._group.index:
                 continue
             for variant, row, arguments in zip(group.variants, group.rows, group.arguments, strict=True):
                 if len(self.found) >= self.free:
@@ -88,39 +88,41 @@ class Joiner:
                     continue
                 self._seen.add(variant.id)
                 if self._add(variant, row, arguments):
-                    self.found.append((todo, variant))
+                    self.found.append((pending, variant))
         return len(self.found)
 
-    def take(self, todo: Todo, ids: Sequence[int]) -> bool:
+    def take(self, pending: PendingGroup, ids: Sequence[int]) -> bool:
         """Take in these members of an array that has begun, all of them; False if one can't join.
 
         Nobody else can be looked for after that.
         """
-        group = todo.group.part(ids, todo.group.index, "")
+        group = pending.group.part(ids, pending.group.index, "")
         for variant, row, arguments in zip(group.variants, group.rows, group.arguments, strict=True):
             if not self._add(variant, row, arguments):
                 return False
-        self.found = [(todo, variant) for variant in group.variants]
+        self.found = [(pending, variant) for variant in group.variants]
         return True
 
-    def found_in(self, opened: Todo) -> None:
+    def found_in(self, opened: PendingGroup) -> None:
         """The array of those that may join, with its state."""
         self.found = [(opened, variant) for _, variant in self.found]
 
     @property
     def waiting(self) -> int:
         """Variants that wait for another array."""
-        todos = [todo for todo in self.trainer.waiting if not todo.begun]
-        return sum(len(set(todo.group.ids) - _withheld(self.trainer)) for todo in todos) - len(self.found)
+        pending_groups = [pending for pending in self.trainer.waiting if not pending.begun]
+        return sum(len(set(pending.group.ids) - _withheld(self.trainer)) for pending in pending_groups) - len(
+            self.found
+        )
 
-    def arguments(self, todo: Todo, variant: Variant) -> dict[str, Any]:
+    def arguments(self, pending: PendingGroup, variant: Variant) -> dict[str, Any]:
         """What the family builds a variant with."""
-        return todo.group.arguments[todo.group.ids.index(variant.id)]
+        return pending.group.arguments[pending.group.ids.index(variant.id)]
 
     def group(self, order: Sequence[int]) -> Group:
         """The array of these variants, of those that were there and those that join."""
         known = {v.id: (v, r, a) for v, r, a in _triples(self._group)}
-        known |= {v.id: (v, r, a) for todo, _ in self.found for v, r, a in _triples(todo.group)}
+        known |= {v.id: (v, r, a) for pending, _ in self.found for v, r, a in _triples(pending.group)}
         chosen = [known[id] for id in order]
         variants, rows, arguments = (tuple(column) for column in zip(*chosen, strict=True))
         like, found = self._group, self._whole.group(self._group.index, self.trainer.settings.data, False)
@@ -136,43 +138,43 @@ def _withheld(trainer: Schedule) -> set[int]:
     return trainer.early_stops | trainer.requested.deleted | trainer.requested.held
 
 
-def taken_off(trainer: Schedule, found: Sequence[tuple[Todo, Variant]]) -> None:
+def taken_off(trainer: Schedule, found: Sequence[tuple[PendingGroup, Variant]]) -> None:
     """These variants wait no longer."""
-    for todo in {id(todo): todo for todo, _ in found}.values():
-        group = todo.group
-        joined = {variant.id for other, variant in found if other is todo}
+    for pending in {id(pending): pending for pending, _ in found}.values():
+        group = pending.group
+        joined = {variant.id for other, variant in found if other is pending}
         rest = [v for v in group.ids if v not in joined]
-        if todo.run is not None:  # the others have ended
+        if pending.run is not None:  # the others have ended
             trainer.replace(group, [group.half(rest, group.index, group.reason)] if rest else [])
-            trainer.withdraw(todo)
+            trainer.withdraw(pending)
             continue
         left = [group.part(rest, group.index, group.reason)] if rest else []
         trainer.replace(group, left)
-        place = next(i for i, other in enumerate(trainer.waiting) if other is todo)
+        place = next(i for i, other in enumerate(trainer.waiting) if other is pending)
         del trainer.waiting[place]
         for one in left:
-            trainer.waiting.insert(place, replace(todo, group=one))
+            trainer.waiting.insert(place, replace(pending, group=one))
 
 
-def gathered(trainer: Schedule, todo: Todo) -> Todo:
+def gathered(trainer: Schedule, pending: PendingGroup) -> PendingGroup:
     """An array that is to begin, with what else waits and fuses with it; at most as many as there are slots."""
-    s, group = trainer.settings, todo.group
-    if s.slots is None or group.serial or group.fitted or todo.begun:
-        return todo
+    s, group = trainer.settings, pending.group
+    if s.slots is None or group.serial or group.fitted or pending.begun:
+        return pending
     if len(group.ids) > s.slots:
         now, later = group.ids[: s.slots], group.ids[s.slots :]
         rest = group.part(later, trainer.free_index, group.reason)
         first = group.part(now, group.index, group.reason)
         trainer.replace(group, [first, rest])
-        trainer.waiting.append(replace(todo, group=rest))
-        return replace(todo, group=first)
+        trainer.waiting.append(replace(pending, group=rest))
+        return replace(pending, group=first)
     joiner = Joiner(trainer, group, group.ids, Joiner.room(s, group) - len(group.ids))
     if joiner.free <= 0 or not joiner.look():
-        return todo
+        return pending
     taken_off(trainer, joiner.found)
     whole = replace(joiner.group([*group.ids, *(v.id for _, v in joiner.found)]), fitted=False)
     trainer.replace(group, [whole])
-    return replace(todo, group=whole)
+    return replace(pending, group=whole)
 
 
 def _triples(group: Group) -> Any:

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
+from hfta_nb.train.pending_group import WeightsOf, weights_at
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import Settings
-from hfta_nb.train.todo import WeightsOf, weights_at
 
 
 @dataclass
@@ -299,5 +299,5 @@ def begun(state: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
     """By variant, the epoch and the step of its array with which it began, as a `Members.state` says; earlier versions
     kept none, as all began at once."""
     variants = [record[0] for record in state["pages"]]
-    told = state.get("begun") or [(0, 0)] * len(variants)
-    return {variant: (int(first[0]), int(first[1])) for variant, first in zip(variants, told, strict=False)}
+    begun = state.get("begun") or [(0, 0)] * len(variants)
+    return {variant: (int(first[0]), int(first[1])) for variant, first in zip(variants, begun, strict=False)}

@@ -52,11 +52,11 @@ def _exchange(run: Progress, step: ArrayStep, target: int, source: int, changes:
     step.array.generators.keep(run.rows[dst], streams)
     if changes:
         editing.set_values(step, run.rows[dst], row, trainer.span(run.group, target), tuple(changes))
-    told = {name: value for name, value in row.items() if before[name] != value}
-    told |= {name: v for name, v in _arguments(run.group, source).items() if arguments.get(name) != v}
-    noted(trainer, run, target, told)
+    changed = {name: value for name, value in row.items() if before[name] != value}
+    changed |= {name: v for name, v in _arguments(run.group, source).items() if arguments.get(name) != v}
+    noted(trainer, run, target, changed)
     value = f"after epoch {run.epoch}: among the worst, a copy of one of the best"
-    return ev.MemberEdited(time.time(), target, "copied", source, True, run.epoch, run.steps, told, value)
+    return ev.MemberEdited(time.time(), target, "copied", source, True, run.epoch, run.steps, changed, value)
 
 
 def _arguments(group: Group, variant: int) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def _places(run: Progress, joiner: Joiner) -> list[int | None]:
     for variant, row in zip(run.members.ids, run.rows, strict=True):
         places[row] = variant
     shapes = {id: repr(a) for id, a in zip(run.group.ids, run.group.arguments, strict=True)}
-    joins = {variant.id: repr(joiner.arguments(todo, variant)) for todo, variant in joiner.found}
+    joins = {variant.id: repr(joiner.arguments(pending, variant)) for pending, variant in joiner.found}
     for place, variant in enumerate(run.row_ids):
         like = next((v for v, shape in joins.items() if shape == shapes.get(variant)), None)
         if places[place] is None and like is not None:
@@ -184,16 +184,16 @@ def take_out(
     Returns:
         Their array, and how far it is; None where they have not begun.
     """
-    whole, told = run.group, None
+    whole, taken = run.group, None
     own = whole.part(ids, run.trainer.free_index, why)
     # In a deterministic study they are where they begin, so that their array will have as many rows as this one.
     if run.stage != "building" or run.resume is not None or run.settings.deterministic:
-        own, told = replace(whole.half(ids, own.index, why), fitted=True), on_host(run.state(ids))
+        own, taken = replace(whole.half(ids, own.index, why), fitted=True), on_host(run.state(ids))
     kept = {v: weights for v, weights in run.members.unsaved().items() if v in ids or isinstance(v, str)}
     yield from run.leave(ids, state, reason)
     run.members.take_weights(kept)
     yield from run.part_with(own)
-    return own, told
+    return own, taken
 
 
 def longer(run: Progress) -> Iterator[Event]:
@@ -202,8 +202,8 @@ def longer(run: Progress) -> Iterator[Event]:
     more = [member.id for member in run.members.active if run.left(member) > 0]
     if more:
         reason = f"to train on to epoch {min(map(trainer.budget, more))}"
-        own, told = yield from take_out(run, more, ev.WAITING, reason, "it trains longer")
-        trainer.put_first([own], [told])
+        own, taken = yield from take_out(run, more, ev.WAITING, reason, "it trains longer")
+        trainer.put_first([own], [taken])
 
 
 def begun_together(run: Progress, ids: Sequence[int]) -> list[list[int]]:

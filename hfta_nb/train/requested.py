@@ -74,12 +74,12 @@ class Requested:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take what `state` gave."""
-        self.paused = {int(told["variant"]): told["run"] for told in state["paused"]}
+        self.paused = {int(saved["variant"]): saved["run"] for saved in state["paused"]}
         self.held, self.deleted = set(map(int, state["held"])), set(map(int, state["deleted"]))
         self.changed = {int(v): list(names) for v, names in state["changed"].items()}
-        self.edits = {int(v): {k: tuples(x) for k, x in told.items()} for v, told in state["edits"].items()}
+        self.edits = {int(v): {k: tuples(x) for k, x in saved.items()} for v, saved in state["edits"].items()}
         self.budgets = {int(v): int(epochs) for v, epochs in state["budgets"].items()}
-        made = {int(v): from_json(told) for v, told in state["clones"].items()}
+        made = {int(v): from_json(saved) for v, saved in state["clones"].items()}
         self.clones = {v: request for v, request in made.items() if isinstance(request, Clone)}
         self.answered = [str(key) for key in state["answered"]]
 

@@ -66,7 +66,7 @@ def _concerned(run: Progress, request: ev.Request) -> Progress | None:
 
 def _pause_all(run: Progress) -> Iterator[Event]:
     for one in run.together():
-        yield from one.tell(always=True)
+        yield from one.report(always=True)
     yield from run.save()
     yield ev.RunChanged(time.time(), ev.PAUSED)
     while True:
@@ -88,7 +88,7 @@ def _pause_all(run: Progress) -> Iterator[Event]:
 
 def _stop_all(run: Progress) -> Iterator[Event]:
     for one in run.together():
-        yield from one.tell(always=True)
+        yield from one.report(always=True)
         one.keep_last(one.members.ids)
     yield from run.save()
     run.trainer.stop()
@@ -171,7 +171,7 @@ def _pause(trainer: Schedule, run: Progress | None, request: Pause) -> Iterator[
     if found == PAUSED:
         raise StudyError("is paused already", where=f"pause #{variant}")
     if found == TRAINING and run is not None:
-        yield from run.tell(always=True)
+        yield from run.report(always=True)
         if variant in run.members.ids:  # else its loss was not finite, as has just been told
             yield from hold(run, variant)
         return
@@ -219,7 +219,7 @@ def _stop(trainer: Schedule, run: Progress | None, request: Stop) -> Iterator[Ev
 def _delete(trainer: Schedule, run: Progress | None, request: Delete) -> Iterator[Event]:
     variant, reason = request.variant, "deleted by request"
     if where(trainer, run, variant) == TRAINING and run is not None:
-        yield from run.tell(always=True)
+        yield from run.report(always=True)
     trainer.requested.deleted.add(variant)
     trainer.requested.held.discard(variant)
     trainer.requested.paused.pop(variant, None)
@@ -276,7 +276,7 @@ def _clone(trainer: Schedule, run: Progress | None, request: Clone) -> Iterator[
     if request.warm and source in requested.held and source not in requested.paused:
         raise StudyError("is in an array that waits", where=what, remedy="resume it first, or clone it cold")
     if found == TRAINING and request.warm and run is not None:
-        yield from run.tell(always=True)
+        yield from run.report(always=True)
         if source not in run.members.ids:
             raise StudyError("has ended", where=what)
     [planned] = owner.adopt(request, requested.edits.get(source, {}), trainer.find(source))

@@ -20,13 +20,13 @@ from hfta_nb.models.recipes.sample_checks import check_taken
 from hfta_nb.records.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, Pin
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.memory import MemoryModel, free_bytes, shown
+from hfta_nb.train.pending_group import End, Ends, Joining, PendingGroup, Save, Training, WeightsOf
 from hfta_nb.train.plan import Builder, Group
 from hfta_nb.train.plan.group import planned
 from hfta_nb.train.requested import Owner, Requested
 from hfta_nb.train.settings import Settings
 from hfta_nb.train.step import ArrayStep, PlainStep, Step, call_all
 from hfta_nb.train.step.editing import Span
-from hfta_nb.train.todo import End, Ends, Joining, Save, Todo, Training, WeightsOf
 
 CHECKPOINT_SHARE = 0.05
 """The largest share of a run's time that checkpoints take, but for those that are asked for."""
@@ -85,7 +85,7 @@ class Schedule:
         self.data = self.placed()
         self.lengths: dict[int, int] = {}  # by batch size, of the passes of a stream, once known
         self.arrays = list(groups)
-        self.waiting: deque[Todo] = deque()
+        self.waiting: deque[PendingGroup] = deque()
         self.ended: dict[int, End] = {}
         self.least_index = 0
         self.clock = Clock()
@@ -99,7 +99,7 @@ class Schedule:
         self.last_save, self.save_s = time.perf_counter(), 0.0  # when there was a checkpoint, and how long it took
         if resume is None:
             self.requested.clones = {} if owner is None else owner.unmade([v for g in groups for v in g.ids])
-            self.waiting.extend(Todo(g) for g in groups if g.ids[0] not in self.requested.clones)
+            self.waiting.extend(PendingGroup(g) for g in groups if g.ids[0] not in self.requested.clones)
         else:
             try:
                 self._take_up(resume)
@@ -136,39 +136,39 @@ class Schedule:
     def extend(self, epochs: int) -> list[End]:
         """Let all train so many epochs, those as well that are done and have trained fewer; which these are."""
         self.settings = replace(self.settings, epochs=epochs)
-        there = {todo.end.array for todo in self.waiting if todo.end is not None}
+        there = {pending.end.array for pending in self.waiting if pending.end is not None}
         ends = [e for e in self.ended.values() if e.epochs < self.settings.epochs and e.array not in there]
         by_index = {g.index: g for g in self.arrays}
-        self.waiting.extend(Todo(by_index[end.array], end=end) for end in ends)
+        self.waiting.extend(PendingGroup(by_index[end.array], end=end) for end in ends)
         return ends
 
     def add(self, groups: Sequence[Group]) -> None:
         """Train these arrays as well, after all others."""
         self.arrays.extend(groups)
-        self.waiting.extend(map(Todo, groups))
+        self.waiting.extend(map(PendingGroup, groups))
 
     def put_first(self, groups: Sequence[Group], runs: Sequence[Mapping[str, Any] | None]) -> None:
         """Train these arrays next, in this order, from where they are."""
-        self.waiting.extendleft(reversed([Todo(g, r) for g, r in zip(groups, runs, strict=True)]))
+        self.waiting.extendleft(reversed([PendingGroup(g, r) for g, r in zip(groups, runs, strict=True)]))
 
     def put_last(self, group: Group) -> None:
         """Train this array after all others."""
-        self.waiting.append(Todo(group))
+        self.waiting.append(PendingGroup(group))
 
-    def withdraw(self, todo: Todo, by: Todo | None = None) -> None:
+    def withdraw(self, pending: PendingGroup, by: PendingGroup | None = None) -> None:
         """Let an array wait no longer, or another one in its place."""
-        place = next(i for i, other in enumerate(self.waiting) if other is todo)
+        place = next(i for i, other in enumerate(self.waiting) if other is pending)
         if by is None:
             del self.waiting[place]
         else:
             self.waiting[place] = by
 
-    def opened(self, todo: Todo) -> Todo:
+    def opened(self, pending: PendingGroup) -> PendingGroup:
         """With its state where it trains on after its end."""
-        if todo.end is None or self.ends is None:
-            return todo
-        self.ended.pop(todo.group.index, None)
-        return Todo(todo.group, self.ends.read_end(todo.end.file))
+        if pending.end is None or self.ends is None:
+            return pending
+        self.ended.pop(pending.group.index, None)
+        return PendingGroup(pending.group, self.ends.read_end(pending.end.file))
 
     def measured(self, group: Group, peak_bytes: int, held_bytes: int) -> Group:
         """Take in what an array took in its first steps, where that is more than planned or nothing was measured yet.
@@ -196,18 +196,18 @@ class Schedule:
         self.replace(group, [found])
         waiting = list(self.waiting)
         self.waiting.clear()
-        for todo in waiting:
-            if todo.begun or not (todo.group.fitted and todo.group.divided_with(group)):
-                self.waiting.append(todo)
+        for pending in waiting:
+            if pending.begun or not (pending.group.fitted and pending.group.divided_with(group)):
+                self.waiting.append(pending)
                 continue
-            other = replace(todo.group, **known)
+            other = replace(pending.group, **known)
             parts = [other]
             fits = max(1, model.capacity(free))
             if fits < len(other.variants):
                 why = f"{fits} members fit in {shown(free)}, as measured in array {group.index}"
                 parts = other.divided(fits, why, self.free_index)
-            self.replace(todo.group, parts)
-            self.waiting.extend(map(Todo, parts))
+            self.replace(pending.group, parts)
+            self.waiting.extend(map(PendingGroup, parts))
         return found
 
     def replace(self, group: Group, by: Sequence[Group]) -> None:
@@ -230,9 +230,9 @@ class Schedule:
     def renew(self, group: Group) -> None:
         """Put an array with changed values in the place of the one of its number."""
         self.replace(group, [group])
-        for place, todo in enumerate(self.waiting):
-            if todo.group.index == group.index:
-                self.waiting[place] = replace(todo, group=group)
+        for place, pending in enumerate(self.waiting):
+            if pending.group.index == group.index:
+                self.waiting[place] = replace(pending, group=group)
 
     @contextmanager
     def joined_by(self, joiner: Joining) -> Iterator[None]:
@@ -261,19 +261,19 @@ class Schedule:
             group, run: the array that trains, and how far it is; None where it is done.
             weights: the best weights of variants, which are kept beside it.
         """
-        todo = [] if run is None else [Todo(group, run)]
+        pending = [] if run is None else [PendingGroup(group, run)]
         for other in self.training:
             if other.group.index != group.index:
                 how_far, its_weights = other.kept()
-                todo.append(Todo(other.group, how_far))
+                pending.append(PendingGroup(other.group, how_far))
                 self.unsaved |= its_weights
-        return self.keep([*todo, *self.waiting], weights)
+        return self.keep([*pending, *self.waiting], weights)
 
-    def keep(self, todo: Sequence[Todo], weights: Mapping[WeightsOf, Any]) -> str:
+    def keep(self, pending: Sequence[PendingGroup], weights: Mapping[WeightsOf, Any]) -> str:
         """Keep where the run is.
 
         Args:
-            todo: all arrays that are not done.
+            pending: all arrays that are not done.
             weights: as for `checkpoint`.
         """
         assert self.save is not None  # asked before
@@ -283,7 +283,7 @@ class Schedule:
             "elapsed_s": self.clock.elapsed_s,
             "work_done": self.clock.work_done,
             "arrays": [g.state() for g in self.arrays],
-            "todo": [{"array": t.group.index, "run": t.run} for t in todo if t.end is None and t.ids],
+            "todo": [{"array": t.group.index, "run": t.run} for t in pending if t.end is None and t.ids],
             "ends": [asdict(end) for end in self.ended.values()],
             "asked": self.requested.state(),
             "early_stops": sorted(self.early_stops),
@@ -317,18 +317,18 @@ class Schedule:
         self.clock.elapsed_s, self.clock.work_done = float(state["elapsed_s"]), float(state["work_done"])
         if "todo" not in state:  # written before arrays could be divided while they train
             first = int(state["group"])
-            self.waiting.extend(Todo(g) for g in self.arrays[first:])
+            self.waiting.extend(PendingGroup(g) for g in self.arrays[first:])
             if state["run"] is not None:
-                self.waiting[0] = Todo(self.arrays[first], state["run"])
+                self.waiting[0] = PendingGroup(self.arrays[first], state["run"])
             return
         plan = self.arrays
         if "asked" in state:
             self.requested.load(state["asked"])
             self.early_stops, self.pinned = set(state["early_stops"]), set(state["pinned"])
-        self.arrays = [self.requested.edited(planned(told, plan)) for told in state["arrays"]]
+        self.arrays = [self.requested.edited(planned(saved, plan)) for saved in state["arrays"]]
         by_index = {g.index: g for g in self.arrays}
-        self.waiting.extend(Todo(by_index[t["array"]], t["run"]) for t in state["todo"])
-        self.ended = {told["array"]: End(**told) for told in state.get("ends", ())}
+        self.waiting.extend(PendingGroup(by_index[t["array"]], t["run"]) for t in state["todo"])
+        self.ended = {saved["array"]: End(**saved) for saved in state.get("ends", ())}
         self.extend(self.settings.epochs)
         known = {id for group in self.arrays for id in group.ids}
         later = [group for group in plan if not known.issuperset(group.ids)]  # added since

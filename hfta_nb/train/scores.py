@@ -48,7 +48,7 @@ class EpochScores:
         self.counted = device.type == "cuda" if counted is None else counted
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
         self._placed = 0  # what `_at` is
-        self._mark = object()
+        self._guard = object()
         self._hold()
 
     def _hold(self) -> None:
@@ -64,7 +64,7 @@ class EpochScores:
             self.kept.reset()
         if step == self.rows["loss"].shape[0]:
             self.rows = {n: torch.cat([v, torch.zeros_like(v)]) for n, v in self.rows.items()}
-            self._mark = object()
+            self._guard = object()
         self._step = step
         if self.counted and self._placed != step:
             self._at.fill_(step)
@@ -84,7 +84,7 @@ class EpochScores:
                 self.sums[name].add_(value)
             elif name not in self.kept.factories:
                 self.sums[name] = value.double().clone()
-                self._mark = object()
+                self._guard = object()
         if self.counted:
             self._at.add_(1)
 
@@ -93,9 +93,9 @@ class EpochScores:
         self.sizes.append(size)
         self._placed += 1
 
-    def mark(self) -> object | None:
+    def guard(self) -> object | None:
         """See `ScoreSink`."""
-        return self._mark if self.counted and self.kept.still else None
+        return self._guard if self.counted and self.kept.still else None
 
     def tensors(self) -> list[Tensor]:
         """See `ScoreSink`."""
@@ -120,7 +120,7 @@ class EpochScores:
         self.rows = {n: v[:, rows] for n, v in self.rows.items()}
         self.sums = {n: v[rows] for n, v in self.sums.items()}
         self.kept.select(rows)
-        self._mark = object()
+        self._guard = object()
 
     def state(self) -> dict[str, Any]:
         return {"scores": {**self.rows, **self.sums}, "sizes": list(self.sizes), "kept": self.kept.state()}
@@ -131,7 +131,7 @@ class EpochScores:
         self.sums = {n: scores[n].to(self.device, copy=True) for n in scores if n not in self.rows}
         self.sizes = [int(size) for size in state["sizes"]]
         self.kept.load_state(state["kept"])
-        self._mark, self._placed = object(), -1
+        self._guard, self._placed = object(), -1
         self._hold()
 
 

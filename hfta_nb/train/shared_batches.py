@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hfta_nb.data import Once, Samples, Stream, preprocessed, tree_map, versions
+from hfta_nb.data import Cached, Samples, Stream, preprocessed, tree_map, versions
 from hfta_nb.data.augment import Augmenting
 from hfta_nb.train.batches import AsRead, Batch, Batches, Streamed
 
@@ -86,7 +86,7 @@ class _Line:
         return kept
 
 
-class Shelf:
+class BatchBuffer:
     """The batches of a stream for arrays that take turns.
 
     What all of them have in common is done once per batch: reading, which worker processes do where the stream allows,
@@ -102,7 +102,7 @@ class Shelf:
 
     Attributes:
         augmenting: what prepares batches for members that augment.
-        once: what was computed of the latest batch.
+        cached: what was computed of the latest batch.
         workers: processes that read the stream; None without any.
     """
 
@@ -119,9 +119,9 @@ class Shelf:
         self._source = Streamed(stream, batch_size, device, dtype)
         self._source.prepare, self._source.evaluated = AsRead(), evaluated
         self.about = data, batch_size, device, dtype
-        self.once = Once()
+        self.cached = Cached()
         self.augmenting = Augmenting(data, device, dtype)
-        self.augmenting.once = self.once
+        self.augmenting.cached = self.cached
         self.training = _Line(lambda pass_, number: self._source.epoch(pass_, number, [seed]))
         self.validation = _Line(lambda _, number: itertools.islice(self._source.validation(), number, None))
         self._numbers = itertools.count()
@@ -154,27 +154,27 @@ class SharedBatches(Batches):
     """The batches of one of the arrays that take turns.
 
     Args:
-        shelf: where all of them get their batches.
+        buffer: where all of them get their batches.
     """
 
-    def __init__(self, shelf: Shelf) -> None:
-        super().__init__(*shelf.about)
-        self._shelf, self._consumer = shelf, shelf.join()
+    def __init__(self, buffer: BatchBuffer) -> None:
+        super().__init__(*buffer.about)
+        self._buffer, self._consumer = buffer, buffer.join()
 
     @property
     def length(self) -> int | None:
-        return self._shelf.length
+        return self._buffer.length
 
     def epoch(self, epoch: int, start: int, seeds: Sequence[int], behind: Sequence[int] = ()) -> Iterator[Batch]:
-        for number, read in enumerate(self._waited_for(self._taken(self._shelf.training, epoch, start)), start):
+        for number, read in enumerate(self._waited_for(self._taken(self._buffer.training, epoch, start)), start):
             yield self._made(read.x, read.y, read.size, False, epoch, number)
 
     def validation(self) -> Iterator[Batch]:
-        for read in self._taken(self._shelf.validation, 0, 0):
+        for read in self._taken(self._buffer.validation, 0, 0):
             yield self._held_out(read.x, read.y)
 
     def close(self) -> None:
-        self._shelf.leave(self._consumer)
+        self._buffer.leave(self._consumer)
 
     def _taken(self, line: _Line, pass_: int, start: int) -> Iterator[Batch]:
         for number in itertools.count(start):
@@ -184,7 +184,7 @@ class SharedBatches(Batches):
             yield batch
 
     def _floats(self, x: Samples) -> Samples:
-        (found,) = self._shelf.once(x, "floats", lambda: (super(SharedBatches, self)._floats(x),))
+        (found,) = self._buffer.cached(x, "floats", lambda: (super(SharedBatches, self)._floats(x),))
         return found
 
 

@@ -21,10 +21,10 @@ from hfta_nb.train import checkpoint, failures, rebuild
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.joining import Joiner
 from hfta_nb.train.members import begun
+from hfta_nb.train.pending_group import PendingGroup
 from hfta_nb.train.rebuild import Arrivals, Rebuilt
 from hfta_nb.train.step import ArrayStep, Origin
 from hfta_nb.train.step.rollback import on_host
-from hfta_nb.train.todo import Todo
 
 
 def joins(run: Progress) -> bool:
@@ -46,7 +46,7 @@ def between(run: Progress) -> Generator[Event, None, bool]:
         first = yield from _turn(run)
     elif joins(run) and run.settings.population is None:  # which compares members of the same age
         over = not run.members.ids or any(run.left(member) <= 0 for member in run.members.active)
-        if any(todo.begun for todo in run.trainer.waiting) and not over and run.between_passes():
+        if any(pending.begun for pending in run.trainer.waiting) and not over and run.between_passes():
             yield from _merge(run, ())
             first = _first_to_train(run)
     if first is not None:
@@ -54,7 +54,7 @@ def between(run: Progress) -> Generator[Event, None, bool]:
     return first is not None
 
 
-def _turn(run: Progress) -> Generator[Event, None, Todo | None]:
+def _turn(run: Progress) -> Generator[Event, None, PendingGroup | None]:
     """Between two epochs: let members go that are done or pruned, and others join in their places.
 
     Those that have begun elsewhere come before those that begin: somebody has asked for them, or waits for them.
@@ -68,7 +68,7 @@ def _turn(run: Progress) -> Generator[Event, None, Todo | None]:
     ends = [(set(part), checkpoint.end_of(run, part)) for part in rebuild.begun_together(run, done)]
     for variant in done:
         yield from run.leave([variant], ev.COMPLETE, "", hold=True)
-    yield from _asked_to_go(run)
+    yield from _leaving_requested(run)
     passed, first = run.between_passes(), None
     if passed:
         yield from _merge(run, done)
@@ -93,7 +93,7 @@ def _turn(run: Progress) -> Generator[Event, None, Todo | None]:
     return first
 
 
-def _asked_to_go(run: Progress) -> Iterator[Event]:
+def _leaving_requested(run: Progress) -> Iterator[Event]:
     """Prune and stop members, all at once; other requests wait for the next step."""
     for request in run.trainer.control.poll():
         if isinstance(request, ev.Prune) and request.variant in run.members.ids:
@@ -120,8 +120,8 @@ def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]
         try:
             rebuilt = rebuild.built(run, arrivals)
         except MemberError as error:
-            todo = next((todo for todo, variant in joiner.found if variant.id == error.member), None)
-            if todo is None or error.member is None:
+            pending = next((pending for pending, variant in joiner.found if variant.id == error.member), None)
+            if pending is None or error.member is None:
                 raise
             failure = failures.noted(trainer, error.member, error)
         except FusionError as error:  # they train in an array of their own
@@ -135,8 +135,8 @@ def _join(run: Progress, joiner: Joiner, done: Sequence[int]) -> Iterator[Event]
         else:
             yield from rebuild.rebuild(run, arrivals, rebuilt)
             return
-        trainer.waiting.remove(todo)
-        yield from failures.build_without(trainer, todo.group, failure)
+        trainer.waiting.remove(pending)
+        yield from failures.build_without(trainer, pending.group, failure)
         joiner.begin()
 
 
@@ -150,34 +150,34 @@ def _merge(run: Progress, done: Sequence[int]) -> Iterator[Event]:
         run: the array, between two passes through the data.
         done: members that have just trained to their end.
     """
-    for todo in list(run.trainer.waiting):
-        if not todo.between_epochs or (joiner := _joiner(run, todo)) is None:
+    for pending in list(run.trainer.waiting):
+        if not pending.between_epochs or (joiner := _joiner(run, pending)) is None:
             continue
-        run.refused.tried(todo.group.index)
+        run.refused.tried(pending.group.index)
         found = _combined(run, joiner, done)
         if found is not None:
             yield from _merged(run, *found)
             done = ()
 
 
-def _first_to_train(run: Progress) -> Todo | None:
+def _first_to_train(run: Progress) -> PendingGroup | None:
     """An array that waits in the middle of an epoch and can join this one after that epoch, if that is worth building
     this one again."""
     trainer = run.trainer
     if not run.members.ids or run.settings.steps_per_epoch is not None:
         return None
     mine = max(map(run.left, run.members.active))
-    for todo in trainer.waiting:
-        if todo.run is None or todo.between_epochs:
+    for pending in trainer.waiting:
+        if pending.run is None or pending.between_epochs:
             continue
-        starts, done = begun(todo.run["members"]), int(todo.run["epoch"]) + 1
-        left = max(trainer.budget(variant) - (done - starts[variant][0]) for variant in todo.ids)
-        if min(mine, left) * (run.length or 0) >= rebuild.RECORDING_STEPS and _joiner(run, todo) is not None:
-            return todo
+        starts, done = begun(pending.run["members"]), int(pending.run["epoch"]) + 1
+        left = max(trainer.budget(variant) - (done - starts[variant][0]) for variant in pending.ids)
+        if min(mine, left) * (run.length or 0) >= rebuild.RECORDING_STEPS and _joiner(run, pending) is not None:
+            return pending
     return None
 
 
-def _defer(run: Progress, first: Todo) -> Iterator[Event]:
+def _defer(run: Progress, first: PendingGroup) -> Iterator[Event]:
     """Let another array train to the end of its epoch, where this one joins it."""
     trainer, state = run.trainer, on_host(run.state())
     trainer.take_weights(on_host(run.members.unsaved()))
@@ -188,29 +188,29 @@ def _defer(run: Progress, first: Todo) -> Iterator[Event]:
         yield ev.MemberChanged(time.time(), variant, ev.WAITING, why)
 
 
-def _joiner(run: Progress, todo: Todo) -> Joiner | None:
+def _joiner(run: Progress, pending: PendingGroup) -> Joiner | None:
     """The members of an array that waits as those that may join; None where not all that still train can."""
     trainer = run.trainer
-    ids = [v for v in todo.ids if v not in trainer.early_stops | trainer.requested.deleted]
+    ids = [v for v in pending.ids if v not in trainer.early_stops | trainer.requested.deleted]
     free = Joiner.room(run.settings, run.group) - len(run.members.ids)
-    if not run.members.ids or not 0 < len(ids) <= free or todo.group.serial:
+    if not run.members.ids or not 0 < len(ids) <= free or pending.group.serial:
         return None
-    if run.refused.has(todo.group.index, run.members.ids, ids):
+    if run.refused.has(pending.group.index, run.members.ids, ids):
         return None
     joiner = Joiner(trainer, run.group, run.members.ids, free)
-    if joiner.take(todo, ids):
+    if joiner.take(pending, ids):
         return joiner
-    run.refused.unlike(todo.group.index, run.members.ids, ids)
+    run.refused.unlike(pending.group.index, run.members.ids, ids)
     return None
 
 
 def _combined(run: Progress, joiner: Joiner, done: Sequence[int]) -> tuple[Progress, Arrivals, Rebuilt] | None:
     """The other array, its members, and the array of both together; None where they can't be built."""
-    trainer, todo = run.trainer, joiner.found[0][0]
+    trainer, pending = run.trainer, joiner.found[0][0]
     changed = {variant: list(names) for variant, names in trainer.requested.changed.items()}
     try:
-        opened = trainer.opened(todo)
-        trainer.withdraw(todo, opened)
+        opened = trainer.opened(pending)
+        trainer.withdraw(pending, opened)
         joiner.found_in(opened)
         other = Progress(trainer, opened.group, opened.run)
         try:

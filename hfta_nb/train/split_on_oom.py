@@ -14,9 +14,9 @@ from hfta_nb.records.events import Control, Event
 from hfta_nb.train import checkpoint
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.memory import free_bytes, shown
+from hfta_nb.train.pending_group import WeightsOf
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.todo import WeightsOf
 
 
 def split(

@@ -8,9 +8,9 @@ from typing import Any
 from hfta_nb.errors import StudyError
 from hfta_nb.records.events import COMPLETE
 from hfta_nb.train.members import begun
+from hfta_nb.train.pending_group import Training
 from hfta_nb.train.requested import with_values
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.todo import Training
 
 TRAINING, PAUSED, BEGUN, WAITING, ENDED = "training", "paused", "begun", "waiting", "ended"
 """Where a member is: in the array that trains; paused; in one that waits and has begun, or has not; none of these."""
@@ -32,7 +32,7 @@ def where(trainer: Schedule, run: Training | None, variant: int) -> str:
         return ENDED
     if variant in requested.clones:
         return WAITING
-    found = next((todo for todo in trainer.waiting if variant in todo.ids), None)
+    found = next((pending for pending in trainer.waiting if variant in pending.ids), None)
     if found is None:
         return ENDED
     return BEGUN if found.begun else WAITING

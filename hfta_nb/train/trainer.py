@@ -16,11 +16,11 @@ from hfta_nb.train.group_run import TURN, GroupRun
 from hfta_nb.train.group_state import position_of
 from hfta_nb.train.joining import gathered
 from hfta_nb.train.memory import free_bytes
+from hfta_nb.train.pending_group import PendingGroup
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
-from hfta_nb.train.shared_batches import Shelf
+from hfta_nb.train.shared_batches import BatchBuffer
 from hfta_nb.train.split_on_oom import split
-from hfta_nb.train.todo import Todo
 
 
 class Trainer(Schedule):
@@ -32,7 +32,7 @@ class Trainer(Schedule):
     def __iter__(self) -> Iterator[Event]:
         self.clock.skip()
         while True:
-            stop = yield from self._asked_to_stop()
+            stop = yield from self._stop_requested()
             if not self.waiting and self.requested.paused and not stop:
                 yield from requests.wait_for_paused(self)
                 if not self.stopped:
@@ -46,14 +46,14 @@ class Trainer(Schedule):
             if not (self.waiting[0].begun or self._wanted(self.waiting[0].group)):
                 self.waiting.popleft()
                 continue
-            todo = self.opened(gathered(self, self.waiting.popleft()))
-            if todo.run is None and not todo.group.fitted:
-                found = yield from self._fitted(todo.group)
-                self.waiting.extendleft(map(Todo, reversed(found)))
+            pending = self.opened(gathered(self, self.waiting.popleft()))
+            if pending.run is None and not pending.group.fitted:
+                found = yield from self._fitted(pending.group)
+                self.waiting.extendleft(map(PendingGroup, reversed(found)))
                 self.clock.skip()
                 continue
-            others = yield from mates(self, todo)
-            yield from Turns(self, [todo, *others]).events() if others else self._train(todo)
+            others = yield from peers(self, pending)
+            yield from Turns(self, [pending, *others]).events() if others else self._train(pending)
             if self.stopped:
                 return
 
@@ -61,26 +61,28 @@ class Trainer(Schedule):
         """Whether one of an array's members is still to begin: none of the others is built for nothing."""
         return not set(group.ids) <= self.early_stops | self.requested.deleted
 
-    def _asked_to_stop(self) -> Generator[Event, None, bool]:
+    def _stop_requested(self) -> Generator[Event, None, bool]:
         """Whether the run is to stop before another array is built, which answers most other requests."""
-        asked = self.control.poll()
-        for request in asked:
+        polled = self.control.poll()
+        for request in polled:
             if request != Stop():
                 yield from requests.answer_between(self, request)
-        return Stop() in asked
+        return Stop() in polled
 
     def _stop(self) -> Iterator[Event]:
         self.stop()
         yield from self.save_after(self.waiting[0].group if self.waiting else self.arrays[0], {})
 
-    def _train(self, todo: Todo) -> Iterator[Event]:
-        run = GroupRun(self, todo.group, todo.run)
+    def _train(self, pending: PendingGroup) -> Iterator[Event]:
+        run = GroupRun(self, pending.group, pending.run)
         try:
             yield from set_apart(run.events(), self.settings.repeats)
             return
         except Exception as error:
             failure = (
-                failures.unbuilt(self, todo.group, error) if run.stage == "building" and todo.run is None else None
+                failures.unbuilt(self, pending.group, error)
+                if run.stage == "building" and pending.run is None
+                else None
             )
             if failure is None and not (out_of_memory(error) and run.whole):
                 raise
@@ -125,7 +127,7 @@ class Trainer(Schedule):
 # Arrays that take turns: they do not fuse, and each batch is read once for all of them.
 
 
-def mates(trainer: Trainer, first: Todo) -> Generator[Event, None, list[Todo]]:
+def peers(trainer: Trainer, first: PendingGroup) -> Generator[Event, None, list[PendingGroup]]:
     """Take those out of the waiting arrays that can take turns with the one that is next.
 
     They read the same batches in the same order, are equally far, and fit into the device's memory together.
@@ -137,15 +139,15 @@ def mates(trainer: Trainer, first: Todo) -> Generator[Event, None, list[Todo]]:
     if not _shares(trainer, first):
         return []
     room = free_bytes(trainer.settings.device) - _bytes(first.group)
-    found: list[Todo] = []
-    passed: deque[Todo] = deque()
+    found: list[PendingGroup] = []
+    passed: deque[PendingGroup] = deque()
     while trainer.waiting:
         other = trainer.waiting.popleft()
         if not (_shares(trainer, other) and _together(trainer, first, other) and room > 0):
             passed.append(other)
         elif not (other.begun or other.group.fitted):
             parts = yield from trainer._fitted(other.group)
-            trainer.waiting.extendleft(map(Todo, reversed(parts)))
+            trainer.waiting.extendleft(map(PendingGroup, reversed(parts)))
         elif _bytes(other.group) > room:
             passed.append(other)
         else:
@@ -155,8 +157,8 @@ def mates(trainer: Trainer, first: Todo) -> Generator[Event, None, list[Todo]]:
     return found
 
 
-def _shares(trainer: Schedule, todo: Todo) -> bool:
-    settings, group = trainer.settings, todo.group
+def _shares(trainer: Schedule, pending: PendingGroup) -> bool:
+    settings, group = trainer.settings, pending.group
     data = trainer.data
     usable = settings.share_stream and isinstance(data, Stream) and not data.held.varies
     return usable and not group.serial and group.index not in trainer.alone and len(_seeds(trainer, group)) == 1
@@ -167,14 +169,14 @@ def _seeds(trainer: Schedule, group: Group) -> set[int]:
     return {trainer.settings.seed if seed is None else int(seed) for seed in seeds}
 
 
-def _together(trainer: Schedule, a: Todo, b: Todo) -> bool:
+def _together(trainer: Schedule, a: PendingGroup, b: PendingGroup) -> bool:
     """Whether two arrays read the same batches, and are at the same one, or at its neighbour (an interrupted run)."""
     same = a.group.rows[0]["batch_size"] == b.group.rows[0]["batch_size"]
     if not same or _seeds(trainer, a.group) != _seeds(trainer, b.group):
         return False
     if b.end is not None:
         return position_of(a.run) == (b.end.epochs, 0, 0)
-    steps = [0 if todo.run is None else int(todo.run["steps"]) for todo in (a, b)]
+    steps = [0 if pending.run is None else int(pending.run["steps"]) for pending in (a, b)]
     return abs(steps[0] - steps[1]) <= 1
 
 
@@ -184,12 +186,12 @@ def _bytes(group: Group) -> int:
     return known if group.measured else EASY * known
 
 
-class _Seat:
+class _Slot:
     """An array that takes turns, and the rest of its work."""
 
-    def __init__(self, trainer: Schedule, todo: Todo, shelf: Shelf) -> None:
-        self.todo = todo
-        self.run = GroupRun(trainer, todo.group, todo.run, shelf)
+    def __init__(self, trainer: Schedule, pending: PendingGroup, buffer: BatchBuffer) -> None:
+        self.pending = pending
+        self.run = GroupRun(trainer, pending.group, pending.run, buffer)
         self.events = set_apart(self.run.events(), trainer.settings.repeats)
 
 
@@ -201,70 +203,70 @@ class Turns:
 
     Args:
         trainer: of the arrays.
-        todos: the arrays and how far they are.
+        pending_groups: the arrays and how far they are.
     """
 
-    def __init__(self, trainer: Schedule, todos: list[Todo]) -> None:
-        s, first = trainer.settings, todos[0].group
-        assert isinstance(trainer.data, Stream)  # see `mates`
+    def __init__(self, trainer: Schedule, pending_groups: list[PendingGroup]) -> None:
+        s, first = trainer.settings, pending_groups[0].group
+        assert isinstance(trainer.data, Stream)  # see `peers`
         (seed,) = _seeds(trainer, first)
         self.trainer = trainer
         how = int(first.rows[0]["batch_size"]), s.device, s.dtype, seed, s.validation_batch_size
-        self.shelf = Shelf(trainer.data, *how)
-        self.seats = [_Seat(trainer, todo, self.shelf) for todo in todos]
+        self.buffer = BatchBuffer(trainer.data, *how)
+        self.slots = [_Slot(trainer, pending, self.buffer) for pending in pending_groups]
         self._ended: tuple[Group, tuple[int, float, int]] | None = None  # the latest that is done, not in a checkpoint
 
     def events(self) -> Iterator[Event]:
         """The work of all arrays."""
         trainer = self.trainer
         try:
-            while self.seats:
-                seat = min(self.seats, key=lambda seat: seat.run.position)
-                if self._ended is not None and seat.run.position >= self._ended[1]:
+            while self.slots:
+                slot = min(self.slots, key=lambda slot: slot.run.position)
+                if self._ended is not None and slot.run.position >= self._ended[1]:
                     yield from self._keep()
-                trainer.training = [seat.run for seat in self.seats]
-                yield from self._turn(seat)
+                trainer.training = [slot.run for slot in self.slots]
+                yield from self._turn(slot)
                 if trainer.stopped:
                     return
             trainer.training = []
             yield from self._keep()
         finally:
             trainer.training = []
-            for seat in self.seats:
-                seat.events.close()
-            self.shelf.close()
+            for slot in self.slots:
+                slot.events.close()
+            self.buffer.close()
 
-    def _turn(self, seat: _Seat) -> Iterator[Event]:
+    def _turn(self, slot: _Slot) -> Iterator[Event]:
         try:
-            for event in seat.events:
+            for event in slot.events:
                 if event is TURN:
                     return
                 yield event
         except Exception as error:
-            last = len(self.seats) == 1
+            last = len(self.slots) == 1
             if isinstance(error, DataError | StoreError) or (last and not out_of_memory(error)):
                 raise  # the others would meet it as well; or there are none
-            self._remove(seat)
-            failed = self._failed(seat, error)
+            self._remove(slot)
+            failed = self._failed(slot, error)
         else:
-            position = seat.run.position
+            position = slot.run.position
             if not self.trainer.stopped:
-                self._remove(seat)
-                self._ended = seat.run.group, position
+                self._remove(slot)
+                self._ended = slot.run.group, position
             return
         # Here the error is gone, and the tensors of its frames with it.
         yield from failed
 
-    def _remove(self, seat: _Seat) -> None:
-        self.seats.remove(seat)
-        self.trainer.training = [seat.run for seat in self.seats]
+    def _remove(self, slot: _Slot) -> None:
+        self.slots.remove(slot)
+        self.trainer.training = [slot.run for slot in self.slots]
 
-    def _failed(self, seat: _Seat, error: Exception) -> Iterator[Event]:
+    def _failed(self, slot: _Slot, error: Exception) -> Iterator[Event]:
         """What becomes of an array that raised, of which nothing is left here but its words."""
-        run, trainer = seat.run, self.trainer
+        run, trainer = slot.run, self.trainer
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         fresh = run.stage == "building"
-        failure = failures.unbuilt(trainer, run.group, error) if fresh and seat.todo.run is None else None
+        failure = failures.unbuilt(trainer, run.group, error) if fresh and slot.pending.run is None else None
         if failure is not None:
             return failures.build_without(trainer, run.group, failure)
         if not (run.whole or fresh):

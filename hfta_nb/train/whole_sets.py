@@ -65,7 +65,7 @@ class WholeSets:
         if self._kept:
             self._compute()
         if self._parts > 1 and self.metrics:
-            _tell(sorted(self.metrics), self._parts)
+            _warn(sorted(self.metrics), self._parts)
         return {name: (total / max(1, self._samples)).to(self.device) for name, total in self._totals.items()}
 
     @torch.no_grad()
@@ -134,7 +134,7 @@ def _to(tree: Any, device: str) -> Any:
     return unflatten(rebuild, [v.to(device) if isinstance(v, Tensor) else v for v in leaves])
 
 
-def _tell(names: Sequence[str], parts: int) -> None:
+def _warn(names: Sequence[str], parts: int) -> None:
     warnings.warn(
         f"metrics {', '.join(names)} are means over {parts} parts of the validation data, not of all of it: outputs of "
         f"its batches are more than {MOST_BYTES >> 20} MiB a member, or have different shapes. Objects of torchmetrics "

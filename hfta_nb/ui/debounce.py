@@ -55,7 +55,7 @@ class Debounced:
 
     def __init__(self, later: Later, delay_s: float, work: Callable[[], None]) -> None:
         self._later, self._delay_s, self._work = later, delay_s, work
-        self._asked = 0
+        self._calls = 0
         self._pending = False
 
     @property
@@ -64,10 +64,10 @@ class Debounced:
         return self._pending
 
     def __call__(self) -> None:
-        self._asked += 1
+        self._calls += 1
         self._pending = True
-        asked = self._asked
-        self._later.after(self._delay_s, lambda: self._due(asked))
+        number = self._calls
+        self._later.after(self._delay_s, lambda: self._due(number))
 
     def now(self) -> None:
         """Make the waiting call at once, if there is one."""
@@ -75,6 +75,6 @@ class Debounced:
             self._pending = False
             self._work()
 
-    def _due(self, asked: int) -> None:
-        if asked == self._asked:
+    def _due(self, number: int) -> None:
+        if number == self._calls:
             self.now()

@@ -240,12 +240,12 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.add_button.on_click(lambda _: self.add_axis())
         me = weakref.ref(self)
 
-        def heard() -> None:
+        def changed() -> None:
             define = me()
             if define is not None:
                 define._families_changed()
 
-        self._unwatch = watch(heard)
+        self._unwatch = watch(changed)
 
     def _edited(self) -> None:
         if not self._quiet:
@@ -281,9 +281,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         own = self._own.get(self.data_field.value)
         return str(self.data_field.value) if own is None else own
 
-    def _axes_now(self, asked: Iterable[str] = ()) -> dict[str, AxisSpec]:
+    def _axes_now(self, requested: Iterable[str] = ()) -> dict[str, AxisSpec]:
         """The axes of the family on the data that is chosen; and those asked for, of a family that takes any."""
-        return hfta.family(self.family_field.value).specs_for(self._data_now(), asked)
+        return hfta.family(self.family_field.value).specs_for(self._data_now(), requested)
 
     def _data_names(self) -> list[str]:
         family, known = hfta.family(self.family_field.value), hfta.data.names()

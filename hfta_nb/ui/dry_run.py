@@ -64,16 +64,16 @@ class DryRun:
         handle = executors.start(study.excerpt(), kind=self._kind, job="try")
         self._tell(f'<span class="hfta-tried">{TRYING}</span>', "")
 
-        def heard(event: ev.Event) -> None:
+        def on_event(event: ev.Event) -> None:
             if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
                 failed = event.reason if event.state == ev.FAILED else ""
                 self._tell(*said(study, handle.history.tried, failed))
 
         with handle.lock:  # so that no event is missed in between
             ended, history = handle.ended, handle.history
-            self._unsubscribe = handle.subscribe(heard)
+            self._unsubscribe = handle.subscribe(on_event)
         if ended:
-            heard(ev.RunChanged(time.time(), history.state, history.reason))
+            on_event(ev.RunChanged(time.time(), history.state, history.reason))
         return handle
 
     def _due(self) -> None:

@@ -42,10 +42,10 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
     descending = traitlets.Bool(False).tag(sync=True)
     query = traitlets.Unicode("").tag(sync=True)
 
-    def __init__(self, asked: Callable[[str, int], None], **traits: Any) -> None:
+    def __init__(self, on_request: Callable[[str, int], None], **traits: Any) -> None:
         """Args: asked: called with "stop" or "take" and a member's id when its button is pressed."""
         super().__init__(**traits)
-        self._asked = asked
+        self._on_request = on_request
         self.on_msg(self._on_message)
 
     def __repr__(self) -> str:
@@ -53,7 +53,7 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("kind") in ("stop", "take") and isinstance(content.get("id"), int):
-            self._asked(str(content["kind"]), int(content["id"]))
+            self._on_request(str(content["kind"]), int(content["id"]))
 
 
 def table_of(history: History, color_by: str = "") -> dict[str, Any]:
@@ -67,9 +67,9 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     if run is None:
         return {"columns": [], "rows": []}
     # Ordered by importance: monitored metric, validation, axes that vary, training.
-    told = [m for m in run.metrics if m.startswith("val_") and m != run.monitor]
+    validated = [m for m in run.metrics if m.startswith("val_") and m != run.monitor]
     rest = [m for m in run.metrics if not m.startswith("val_") and m != run.monitor]
-    metrics = [run.monitor, *told, *rest]
+    metrics = [run.monitor, *validated, *rest]
     at_best = {m: _column(f"metric:{m}", metric(m), f"{metric(m)} at the best epoch", True) for m in metrics[1:]}
     columns = [
         _column("rank", "rank", "Place by the best value", True),
@@ -77,7 +77,7 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         _column("state", "state", "Its state, or how it ended", False),
         _column(f"metric:{run.monitor}", metric(run.monitor), f"{metric(run.monitor)} at its best epoch", True),
         _column("best_epoch", "best at", "The best epoch", True),
-        *(at_best[m] for m in told),
+        *(at_best[m] for m in validated),
         *(_column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) for name, v in run.axes.items()),
         *(at_best[m] for m in rest),
     ]

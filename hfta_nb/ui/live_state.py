@@ -72,7 +72,7 @@ class LiveState:
         self._new: dict[tuple[int, str], Curve] = {}
         self._changed: set[int] = set()
         self._lines: tuple[str, ...] = ()
-        self._told: dict[str, Any] = {}
+        self._sent: dict[str, Any] = {}
         self._edited = False
 
     @property
@@ -110,12 +110,12 @@ class LiveState:
             self._draw()
         curves = self._curves() if full else [(owner, name, curve) for (owner, name), curve in self._new.items()]
         owners = list(self._drawn) if full else sorted(self._changed & self._drawn.keys())
-        told = {"run": self._run(), "pauses": list(self.history.pauses)}
+        status = {"run": self._run(), "pauses": list(self.history.pauses)}
         nothing = self.history.run is None and not self.device
-        if nothing or not (full or curves or owners or self._edited or told != self._told):
+        if nothing or not (full or curves or owners or self._edited or status != self._sent):
             return None
-        self._told = told
-        header: dict[str, Any] = {"full": full, **told}
+        self._sent = status
+        header: dict[str, Any] = {"full": full, **status}
         header["states"] = [[i, self.history.members[i].state, self.history.members[i].reason] for i in owners]
         if full or self._edited:
             header["layout"] = layout(self.history, [self.history.members[i] for i in self._drawn])

@@ -77,7 +77,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._state = LiveState()
         self._pending: deque[ev.Event] = deque()
         self._serial = 0
-        self._heard = False
+        self._answered = False
         self._flushed_s, self._pace = -1e9, Pace(0.0)
         self._unsubscribe: Callable[[], None] | None = None
         super().__init__(**traits)
@@ -129,7 +129,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         """
         with self._lock, self._pace.drawing():
             self._flushed_s = time.monotonic()
-            self._send_update(full=not self._heard and self._state.points <= _UNHEARD_POINTS)
+            self._send_update(full=not self._answered and self._state.points <= _UNHEARD_POINTS)
         self._update_traits()
 
     def attach(self, handle: Handle) -> None:
@@ -160,9 +160,9 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
 
     def _receive(self, event: ev.Event) -> None:
         self.add(event)
-        period_s = PERIOD_S if self._heard else _UNHEARD_PERIOD_S
-        telling = isinstance(event, ev.RunStarted | ev.RunChanged)
-        if telling or (self._pace.due and time.monotonic() - self._flushed_s >= period_s):
+        period_s = PERIOD_S if self._answered else _UNHEARD_PERIOD_S
+        user_warnings = isinstance(event, ev.RunStarted | ev.RunChanged)
+        if user_warnings or (self._pace.due and time.monotonic() - self._flushed_s >= period_s):
             self.flush()
         if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
             self.detach()
@@ -170,7 +170,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if isinstance(content, dict) and content.get("kind") == "hello":
             with self._lock:
-                self._heard = True
+                self._answered = True
                 self._send_update(full=True)
 
     def _drain(self) -> None:

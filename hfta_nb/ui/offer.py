@@ -17,15 +17,15 @@ class Offer(ipywidgets.HBox):  # type: ignore[misc]
     """A line that offers to show a saved run.
 
     Args:
-        asked: called with its directory when the button is pressed.
+        on_request: called with its directory when the button is pressed.
     """
 
-    def __init__(self, asked: Callable[[Path], None]) -> None:
+    def __init__(self, on_request: Callable[[Path], None]) -> None:
         self.run: SavedRun | None = None
         self.text = words("hfta-offer-text")
         hint = "Show this run again, with curves, results and definition"
         self.button = button("Reattach", hint, "hfta-button-reattach")
-        self.button.on_click(lambda _: None if self.run is None else asked(self.run.directory))
+        self.button.on_click(lambda _: None if self.run is None else on_request(self.run.directory))
         super().__init__([self.text, self.button])
         self.add_class("hfta-offer")
         self.show(None)

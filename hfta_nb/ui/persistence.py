@@ -49,10 +49,10 @@ class Persistence:
 
     def begun(self, study: Study) -> None:
         """Called when a run begins: add the way to reattach to the saved outputs."""
-        self.tell(str(study.directory))
+        self.announce(str(study.directory))
         self._later.here(lambda: self.fallback.begin(study))
 
-    def tell(self, directory: str) -> None:
+    def announce(self, directory: str) -> None:
         """Tell the front end where the run is saved, in case the kernel ends."""
         self._bench.bar.directory = directory
         self._bench.bar.way_back = list(static.reattach_command(directory, self.name))

@@ -40,7 +40,7 @@ class Measuring:
         handle = executors.start(study, kind=self._kind, job="profile")
         with handle.lock:  # so that no event is missed in between
             self._handle = handle
-            self._unsubscribe = handle.subscribe(lambda event: self._heard(handle, event))
+            self._unsubscribe = handle.subscribe(lambda event: self._on_event(handle, event))
             ended = handle.ended
         if ended:
             self._ended(handle, handle.state, handle.history.reason)
@@ -53,7 +53,7 @@ class Measuring:
         if handle is not None:
             handle.close(grace_s=0.0)  # nothing of it is kept, so that there is nothing to wait for
 
-    def _heard(self, handle: Any, event: ev.Event) -> None:
+    def _on_event(self, handle: Any, event: ev.Event) -> None:
         if handle is not self._handle:
             return
         if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:

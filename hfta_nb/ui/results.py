@@ -54,16 +54,16 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
 
     Args:
         pressed: called with "csv", "png", "code" or "check" when that button is.
-        asked: called with "stop" or "take" and a member's id; with "select" and the selected members; and with what
-            `Steer` asks.
+        on_request: called with "stop" or "take" and a member's id; with "select" and the selected members; and with
+            what `Steer` asks.
         study: gives the study of the run, for figures.
     """
 
     def __init__(
-        self, pressed: Callable[[str], None], asked: Callable[[str, Any], None], study: Callable[[], Study]
+        self, pressed: Callable[[str], None], on_request: Callable[[str, Any], None], study: Callable[[], Study]
     ) -> None:
-        self.leaderboard, self.steer = Leaderboard(asked), Steer(asked)
-        self.leaderboard.observe(lambda change: asked("select", change["new"]), "selected")
+        self.leaderboard, self.steer = Leaderboard(on_request), Steer(on_request)
+        self.leaderboard.observe(lambda change: on_request("select", change["new"]), "selected")
         self.code_box = CodeBox()
         self.note = words("hfta-note")
         self.buttons = {name: button(text, hint, f"hfta-button-{name}") for name, (text, hint) in _BUTTONS.items()}

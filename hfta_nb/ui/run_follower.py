@@ -20,15 +20,15 @@ class Follower:
 
     Args:
         handle: the run (`hfta_nb.study.executors.RunHandle`).
-        heard: called for each event.
+        on_event: called for each event.
         refresh: called to redraw the screen, at once or after the shortest time since the last redraw.
         later: schedules the last redraw of a burst of events.
     """
 
     def __init__(
-        self, handle: Any, heard: Callable[[ev.Event], None], refresh: Callable[[], None], later: Later
+        self, handle: Any, on_event: Callable[[ev.Event], None], refresh: Callable[[], None], later: Later
     ) -> None:
-        self._heard, self._refresh, self._later = heard, refresh, later
+        self._on_event, self._refresh, self._later = on_event, refresh, later
         self._drawn_s = -1e9
         self._due = False
         self._rows = max(1, len(handle.history.members))
@@ -48,9 +48,9 @@ class Follower:
     def _receive(self, event: ev.Event) -> None:
         if isinstance(event, ev.RunStarted):
             self._rows = len(event.variants)
-        self._heard(event)
-        telling = isinstance(event, ev.RunStarted | ev.RunChanged)
-        if telling or time.monotonic() - self._drawn_s >= self.period_s:
+        self._on_event(event)
+        user_warnings = isinstance(event, ev.RunStarted | ev.RunChanged)
+        if user_warnings or time.monotonic() - self._drawn_s >= self.period_s:
             self._draw()
         elif not self._due and self._later.has_loop:
             self._due = True

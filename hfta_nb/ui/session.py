@@ -161,7 +161,7 @@ class Session:
         handle = executors.start(self.study, kind=self.kind, job="check", arguments=arguments)
         began_s = time.time()
 
-        def heard(event: ev.Event) -> None:
+        def on_event(event: ev.Event) -> None:
             if isinstance(event, ev.RunChanged) and event.state == ev.FAILED:
                 self._stop_checking()
                 tell(event.reason)
@@ -177,10 +177,10 @@ class Session:
         self._stop_checking()
         with handle.lock:  # so that no event is missed in between
             early = [m.check for m in handle.history.members.values() if m.check is not None]
-            self._stop_checking = handle.subscribe(heard)
+            self._stop_checking = handle.subscribe(on_event)
             failed = handle.history.reason if handle.state == ev.FAILED else None
         for event in early:
-            heard(event)
+            on_event(event)
         if failed is not None:
             tell(failed)
         return handle
@@ -223,19 +223,19 @@ class Session:
     def _follow(self, handle: Any) -> None:
         self.history = handle.history
         with handle.lock:  # earlier events are only in the history, later ones only in callbacks
-            self._follower = Follower(handle, self._heard, self._screen.refresh, self._later)
+            self._follower = Follower(handle, self._on_event, self._screen.refresh, self._later)
             begun, state, training = handle.state, self.history.state, self.history.phase.startswith("training")
             run, reason, detail = self.history.run, self.history.reason, self.history.detail
         self._screen.attach(handle)
         if run is not None:
             self._screen.run_began(run)
         if handle.ended:
-            self._heard(ev.RunChanged(time.time(), state, reason, detail))
+            self._on_event(ev.RunChanged(time.time(), state, reason, detail))
         elif begun != ev.WAITING and training and state == ev.RUNNING:  # else it belongs to the resumed run
             self._signal("began")
         self._screen.refresh()
 
-    def _heard(self, event: ev.Event) -> None:
+    def _on_event(self, event: ev.Event) -> None:
         if isinstance(event, ev.RunStarted):
             self._screen.run_began(event)
             if event.resumed:

@@ -55,7 +55,7 @@ class Simulate(Section):
         self.profile: fleet.Profile | None = None
         self._found: fleet.Simulation | None = None
         self._done = 0  # arrays measured so far
-        self._measuring = Measuring(where.kind, self._heard)
+        self._measuring = Measuring(where.kind, self._on_rates)
         self._soon = Debounced(later, REDRAW_S, self.draw)
         hint = "The number of devices to simulate; the run itself does not change"
         workers = min(where.arguments.get("workers") or _devices(), MOST_DEVICES)
@@ -156,7 +156,7 @@ class Simulate(Section):
         except HftaError as error:
             self.wrong.value = f'<span role="alert">{escape(error_words(error))}</span>'
 
-    def _heard(self, rates: Mapping[int, ev.RateMeasured], state: str, reason: str) -> None:
+    def _on_rates(self, rates: Mapping[int, ev.RateMeasured], state: str, reason: str) -> None:
         """Called from any thread: what was measured so far, and the state of measuring."""
         if state == ev.COMPLETE:
             found = {array_name(r.group): (r.members, r.samples_per_s, r.memory_bytes) for r in rates.values()}

@@ -60,16 +60,16 @@ class Steer(ipywidgets.VBox):  # type: ignore[misc]
     """Buttons for the selected members, and the values that clones and changed members get.
 
     Args:
-        asked: called with the name of a button and what it is given: "members" and, where it takes such, "changes" or
-            "epochs".
+        on_request: called with the name of a button and what it is given: "members" and, where it takes such, "changes"
+            or "epochs".
 
     Attributes:
         buttons: by name.
         members: those that are selected.
     """
 
-    def __init__(self, asked: Callable[[str, Mapping[str, Any]], None]) -> None:
-        self._asked = asked
+    def __init__(self, on_request: Callable[[str, Mapping[str, Any]], None]) -> None:
+        self._on_request = on_request
         self.members: list[int] = []
         self.chosen = words("hfta-steer-chosen")
         self.buttons = {name: button(text, hint, f"hfta-steer-{name}") for name, (text, hint) in _BUTTONS.items()}
@@ -134,7 +134,7 @@ class Steer(ipywidgets.VBox):  # type: ignore[misc]
         if name == "extend":
             given["epochs"] = self.epochs.meaning
         if None not in given.values():  # else what is wrong stands beside the field
-            self._asked(name, given)
+            self._on_request(name, given)
 
 
 def post(control: Control, history: History, name: str, given: Mapping[str, Any]) -> str:

@@ -92,10 +92,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.plan_view = PlanView(where, self._later)
         self._planner = Planner(self.define, self.plan_view)
         self._dry_run = DryRun(where.kind, self._later, self._tried)
-        pressed, asked = functools.partial(actions.press, self), functools.partial(actions.press_row, self)
+        pressed, on_request = functools.partial(actions.press, self), functools.partial(actions.press_row, self)
         self.train_view = TrainView(pressed)
         self.watch = Watch()
-        self.results = Results(pressed, asked, lambda: self.study)
+        self.results = Results(pressed, on_request, lambda: self.study)
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
         self.sections = sections_of(bodies)
@@ -331,7 +331,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def run_began(self, event: ev.RunStarted) -> None:
         self.bar.device = f"{event.device} {event.device_name}".strip()
-        self._persistence.tell(event.directory)
+        self._persistence.announce(event.directory)
 
     def starting(self, what: str) -> None:
         self.say(f"starting: {what}", "busy")

@@ -1,1 +1,1 @@
-"""Where a run works: processes, crews, Ray, several devices, placement."""
+"""Where a run works: processes, pools, Ray, several devices, placement."""

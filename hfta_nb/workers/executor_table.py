@@ -16,7 +16,7 @@ class Named:
     """An executor that has a name.
 
     Attributes:
-        module, made_by: its class; see `hfta_nb.workers.crews.Executor`.
+        module, made_by: its class; see `hfta_nb.workers.pools.Executor`.
         text: what trains the arrays, in words.
         takes: arguments of `Study.run` that it is made with.
     """
@@ -28,8 +28,8 @@ class Named:
 
 
 EXECUTORS = {
-    "processes": Named("hfta_nb.workers.crews.processes", "Processes", "processes of this machine", ("workers",)),
-    "ray": Named("hfta_nb.workers.crews.on_ray", "OnRay", "actors of Ray", ("workers", "address")),
+    "processes": Named("hfta_nb.workers.pools.processes", "Processes", "processes of this machine", ("workers",)),
+    "ray": Named("hfta_nb.workers.pools.on_ray", "OnRay", "actors of Ray", ("workers", "address")),
 }
 
 NAMES = (INLINE, *EXECUTORS)

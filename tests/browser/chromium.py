@@ -195,8 +195,10 @@ def _problem(done: Done) -> str:
     if done.code == 0:
         return ""
     lines = [line.strip() for line in done.output.splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith(("Error", "E:", "sudo:"))]  # the rest of a trace is no help
-    return f"exit status {done.code}: {' | '.join((telling or lines)[-2:]) or 'it said nothing'}"
+    user_warnings = [
+        line for line in lines if line.startswith(("Error", "E:", "sudo:"))
+    ]  # the rest of a trace is no help
+    return f"exit status {done.code}: {' | '.join((user_warnings or lines)[-2:]) or 'it said nothing'}"
 
 
 def main(arguments: Sequence[str] | None = None, machine: Machine | None = None) -> int:

@@ -25,7 +25,7 @@ class Captured:
     def __init__(self, action: Callable[[], Any]) -> None:
         self.action, self.runs, self.standing = action, 0, True
 
-    def stands(self) -> bool:
+    def is_valid(self) -> bool:
         return self.standing
 
     def run(self) -> Any:

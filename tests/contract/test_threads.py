@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import hfta_nb as hfta
 from hfta_nb.engine.members import threads
-from hfta_nb.engine.replay.parallel_lanes import lanes_of
+from hfta_nb.engine.replay.parallel_branches import branches_of
 from hfta_nb.engine.replay.record import Recorder
 from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes, pair
 from tests.contract.replay import NOT, backward, mlp, same
@@ -196,7 +196,7 @@ def _recorded(blocks: Any) -> Any:
         for block in blocks:
             block()
             recorder.trace.blocks.append(len(recorder.trace.calls))
-    return lanes_of(recorder.trace, recorder.trace.calls, ())
+    return branches_of(recorder.trace, recorder.trace.calls, ())
 
 
 def test_blocks_that_depend_on_each_other_are_no_lanes() -> None:

@@ -19,7 +19,7 @@ from hfta_nb import events as ev
 from hfta_nb.cli import main
 from hfta_nb.errors import StoreError, StoreWarning
 from hfta_nb.records.store import Store
-from hfta_nb.workers.crews import Terms
+from hfta_nb.workers.pools import Terms
 from tests.executors.baton import Baton
 from tests.frames import steady
 

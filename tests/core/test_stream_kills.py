@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from hfta_nb import data
 from hfta_nb import events as ev
-from hfta_nb.train.shared_batches import Shelf
+from hfta_nb.train.shared_batches import BatchBuffer
 from tests.core.test_shared_streams import HELD, Noisy, assert_same, study
 
 KILLS = 20
@@ -40,14 +40,14 @@ def test_twenty_killed_workers_change_no_result(tmp_path: Path, monkeypatch: pyt
     epochs = 12
     undisturbed = study(given(), tmp_path / "undisturbed", share_stream=False, epochs=epochs)
     list(undisturbed.run())
-    shelves: list[Shelf] = []
-    original = Shelf.__init__
+    shelves: list[BatchBuffer] = []
+    original = BatchBuffer.__init__
 
-    def noted(self: Shelf, *arguments: Any) -> None:
+    def noted(self: BatchBuffer, *arguments: Any) -> None:
         original(self, *arguments)
         shelves.append(self)
 
-    monkeypatch.setattr(Shelf, "__init__", noted)
+    monkeypatch.setattr(BatchBuffer, "__init__", noted)
     over, killed, chosen = threading.Event(), [], random.Random(0)
 
     def kill() -> None:
@@ -69,9 +69,9 @@ def test_twenty_killed_workers_change_no_result(tmp_path: Path, monkeypatch: pyt
     list(disturbed.run())
     over.set()
     thread.join()
-    (shelf,) = shelves
-    assert shelf.workers is not None
+    (buffer,) = shelves
+    assert buffer.workers is not None
     assert len(killed) == KILLS
-    assert shelf.workers.replaced >= KILLS - 1  # the last may have been idle, with nothing left to do
+    assert buffer.workers.replaced >= KILLS - 1  # the last may have been idle, with nothing left to do
     assert disturbed.history.state == ev.COMPLETE
     assert_same(disturbed, undisturbed)

@@ -233,25 +233,25 @@ def test_a_study_shares_the_workers_of_one_stream(tmp_path: Path) -> None:
     shared, alone = (study(STREAMS["dataset"](), tmp_path / str(s), share_stream=s, epochs=2) for s in (True, False))
     list(alone.run())
     pids: set[int] = set()
-    from hfta_nb.train.shared_batches import Shelf
+    from hfta_nb.train.shared_batches import BatchBuffer
 
-    shelves: list[Shelf] = []
-    original = Shelf.__init__
+    shelves: list[BatchBuffer] = []
+    original = BatchBuffer.__init__
 
-    def noted(self: Shelf, *given: Any) -> None:
+    def noted(self: BatchBuffer, *given: Any) -> None:
         original(self, *given)
         shelves.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Shelf, "__init__", noted)
+        patch.setattr(BatchBuffer, "__init__", noted)
         for _ in shared.run():
             workers = shelves[0].workers if shelves else None
             if workers is not None and workers.processes and len(pids) < 2:
                 pids.add(workers.processes[0])
                 os.kill(workers.processes[0], signal.SIGKILL)
-    (shelf,) = shelves
-    assert shelf.workers is not None
-    assert shelf.workers.replaced >= 1
-    assert shelf.workers.processes == []
+    (buffer,) = shelves
+    assert buffer.workers is not None
+    assert buffer.workers.replaced >= 1
+    assert buffer.workers.processes == []
     assert shared.history.state == ev.COMPLETE
     assert_same(shared, alone)

@@ -16,8 +16,8 @@ from hfta_nb.study.fitting import left_of
 from hfta_nb.train import clock as clocks
 from hfta_nb.train.clock import Clock
 from hfta_nb.train.group_progress import Progress
-from hfta_nb.train.todo import End
-from hfta_nb.train.trainer import Todo
+from hfta_nb.train.pending_group import End
+from hfta_nb.train.trainer import PendingGroup
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_work_is_that_of_members_that_are_still_to_train() -> None:
 
     waiting = deque(
         [
-            Todo(group(1, 3, 4), run={"ids": [4], "steps": 30}),
-            Todo(group(2, 5, 6, 7), end=End(2, "2", 6, [5, 7])),
-            Todo(group(3, 8, 9, 10)),
+            PendingGroup(group(1, 3, 4), run={"ids": [4], "steps": 30}),
+            PendingGroup(group(2, 5, 6, 7), end=End(2, "2", 6, [5, 7])),
+            PendingGroup(group(3, 8, 9, 10)),
         ]
     )
     trainer = SimpleNamespace(waiting=waiting, early_stops={9}, batches=lambda g: 10, training=[])

@@ -1,4 +1,4 @@
-"""An executor without processes, for tests of what a crew does with its workers: one of them runs at a time.
+"""An executor without processes, for tests of what a pool does with its workers: one of them runs at a time.
 
 Workers are threads that hand a baton on with each report, so that the order of reports is the same in each run, and a
 worker can be made to die or to fall silent at any report.
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfta_nb.records.events import Control, Request
-from hfta_nb.workers.crews import Terms
-from hfta_nb.workers.crews.reports import Done, Lost, Order, Report, Saved
-from hfta_nb.workers.crews.task import perform
+from hfta_nb.workers.pools import Terms
+from hfta_nb.workers.pools.reports import Done, Lost, Order, Report, Saved
+from hfta_nb.workers.pools.task import perform
 from hfta_nb.workers.processes import pickling
 
 LONGEST_S = 20.0

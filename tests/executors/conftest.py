@@ -19,8 +19,8 @@ def _no_worker_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def inline(tmp_path_factory: pytest.TempPathFactory) -> hfta.Study:
-    """What one process makes of the study that crews train."""
-    from tests.executors.test_crews import make
+    """What one process makes of the study that pools train."""
+    from tests.executors.test_pools import make
 
     study = make(tmp_path_factory.mktemp("inline") / "run")
     list(study.run())

@@ -18,8 +18,8 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb.cli import main
 from hfta_nb.errors import WorkerError
-from hfta_nb.workers.crews import addresses
-from hfta_nb.workers.crews.addresses import check_address
+from hfta_nb.workers.pools import addresses
+from hfta_nb.workers.pools.addresses import check_address
 
 
 @pytest.fixture(autouse=True)

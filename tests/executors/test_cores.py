@@ -150,10 +150,10 @@ def test_a_run_of_a_larger_machine_is_read_here(machine, tmp_path: Path) -> None
 def test_threads_and_actors_have_a_limit_as_well() -> None:
     for wrong in (10**5, 10**400):
         with pytest.raises(WorkerError, match="more threads than any machine"):
-            hfta.crews.Processes(threads=wrong)
+            hfta.pools.Processes(threads=wrong)
         with pytest.raises(WorkerError, match="more than a cluster has"):
-            hfta.crews.OnRay(workers=wrong)
+            hfta.pools.OnRay(workers=wrong)
         with pytest.raises(WorkerError, match="more than a cluster has"):
-            hfta.crews.OnRay().reach(wrong)
+            hfta.pools.OnRay().reach(wrong)
         with pytest.raises(WorkerError, match="not a number of threads"):
             cores.threads({cores.OVERRIDE: str(wrong)})

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hfta_nb.workers.crews.executor import Terms
-from hfta_nb.workers.crews.worker_places import Places
-from hfta_nb.workers.crews.worker_turns import Turn
+from hfta_nb.workers.pools.executor import Terms
+from hfta_nb.workers.pools.worker_places import Places
+from hfta_nb.workers.pools.worker_turns import Turn
 
 
 @dataclass(eq=False)

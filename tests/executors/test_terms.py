@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hfta_nb.errors import FleetError, WorkerError
-from hfta_nb.workers.crews import OnRay, Processes, Terms
+from hfta_nb.workers.pools import OnRay, Processes, Terms
 
 
 @pytest.mark.parametrize(

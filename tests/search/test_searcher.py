@@ -14,7 +14,7 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import SearchError
 from hfta_nb.records.events import Prune
-from hfta_nb.search import Searcher, heard, told
+from hfta_nb.search import Searcher, searcher_from_json, searcher_to_json
 from hfta_nb.search.trials import aggregate
 from tests.search.fake import ended, epoch, searcher
 
@@ -291,12 +291,12 @@ def test_what_several_objectives_rule_out() -> None:
 def test_a_search_is_kept_as_json() -> None:
     space = SPACE | {"activation": ["relu", "gelu"], "decay": optuna.distributions.FloatDistribution(0, 1), "seed": [1]}
     search = searcher(space, sampler="tpe", pruner="asha")
-    kept = told(search)
+    kept = searcher_to_json(search)
     assert kept is not None
-    again = heard(kept, 9, ("val_loss", False))
-    assert told(again) == kept
+    again = searcher_from_json(kept, 9, ("val_loss", False))
+    assert searcher_to_json(again) == kept
     assert [t.config for t in again.ask(3)] == [t.config for t in search.ask(3)]
-    assert told(searcher(lambda trial: {"lr": trial.suggest_float("lr", 0, 1)})) is None
-    assert told(searcher(SPACE, constraint=lambda config: True)) is None
-    assert told(searcher(SPACE, sampler="cmaes")) is None
-    assert told(searcher(SPACE, pruner=optuna.pruners.NopPruner())) is None
+    assert searcher_to_json(searcher(lambda trial: {"lr": trial.suggest_float("lr", 0, 1)})) is None
+    assert searcher_to_json(searcher(SPACE, constraint=lambda config: True)) is None
+    assert searcher_to_json(searcher(SPACE, sampler="cmaes")) is None
+    assert searcher_to_json(searcher(SPACE, pruner=optuna.pruners.NopPruner())) is None

@@ -12,7 +12,7 @@ from optuna.trial import FixedTrial
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, SearchError
 from hfta_nb.search import is_space
-from hfta_nb.search.spaces import asked, checked
+from hfta_nb.search.spaces import checked, suggested
 
 
 def test_a_configuration_has_a_value_of_every_axis() -> None:
@@ -27,7 +27,7 @@ def test_a_configuration_has_a_value_of_every_axis() -> None:
     }
     values = {"lr": 1e-3, "dropout": 0.2, "width": 24, "activation": "gelu", "depth": 3, "decay": 1e-3}
     trial: Any = FixedTrial({**values, "betas": (0.8, 0.9)})
-    assert asked(trial, checked(space)) == {**values, "betas": (0.8, 0.9)}
+    assert suggested(trial, checked(space)) == {**values, "betas": (0.8, 0.9)}
 
 
 def test_a_function_of_the_trial_has_axes_that_depend_on_each_other() -> None:
@@ -36,14 +36,14 @@ def test_a_function_of_the_trial_has_axes_that_depend_on_each_other() -> None:
         own = {"momentum": trial.suggest_float("momentum", 0, 0.9)} if kind == "sgd" else {}
         return {"optimizer": kind, **own}
 
-    assert asked(FixedTrial({"optimizer": "adam"}), space) == {"optimizer": "adam"}  # type: ignore[arg-type]
+    assert suggested(FixedTrial({"optimizer": "adam"}), space) == {"optimizer": "adam"}  # type: ignore[arg-type]
     sgd: Any = FixedTrial({"optimizer": "sgd", "momentum": 0.5})
-    assert asked(sgd, space) == {"optimizer": "sgd", "momentum": 0.5}
+    assert suggested(sgd, space) == {"optimizer": "sgd", "momentum": 0.5}
 
 
 def test_a_function_that_gives_no_configuration() -> None:
     with pytest.raises(SearchError, match=r"not a configuration; got 3; accepted: a dict of axes to values"):
-        asked(FixedTrial({}), lambda trial: 3)  # type: ignore[arg-type, return-value]
+        suggested(FixedTrial({}), lambda trial: 3)  # type: ignore[arg-type, return-value]
 
 
 WRONG = [

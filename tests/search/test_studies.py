@@ -72,7 +72,7 @@ def cell(code: str, folder: Path) -> hfta.Study:
 def test_code_reproduces_the_search(ran: hfta.Study, tmp_path: Path) -> None:
     for made in (ran, hfta.Study.load(ran.directory)):
         twin = cell(made.to_code(), tmp_path)
-        assert saved.told(twin.searcher) == saved.told(ran.searcher)
+        assert saved.searcher_to_json(twin.searcher) == saved.searcher_to_json(ran.searcher)
         assert twin.options == ran.options
         assert not twin.added
         assert [v.config for v in twin.variants] == [v.config for v in ran.variants[:3]]

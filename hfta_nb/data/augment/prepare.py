@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hfta_nb.data import AnyData, Once, Samples
+from hfta_nb.data import AnyData, Cached, Samples
 from hfta_nb.data.augment import clouds, images
 from hfta_nb.data.augment.augmentable import kind_of
 from hfta_nb.data.augment.augmentation_axes import CLOUDS, Setting
@@ -27,12 +27,12 @@ class Augmenting:
         device, dtype: of the members.
 
     Attributes:
-        once: where several groups prepare the same batches, what one of them has computed; None for one group alone.
+        cached: where several groups prepare the same batches, what one of them has computed; None for one group alone.
     """
 
     def __init__(self, data: AnyData, device: torch.device, dtype: torch.dtype) -> None:
         self.data, self.dtype = data, dtype
-        self.once: Once | None = None
+        self.cached: Cached | None = None
         self.statistics = Statistics(data, device)
 
     def of(
@@ -65,7 +65,7 @@ class Prepared:
         self, augmenting: Augmenting, settings: Sequence[Setting], seeds: Sequence[int], behind: Sequence[int] = ()
     ) -> None:
         self.data, self.dtype, self.statistics = augmenting.data, augmenting.dtype, augmenting.statistics
-        self.once = augmenting.once
+        self.cached = augmenting.cached
         self.keys = list(zip(zip(seeds, behind or [0] * len(seeds), strict=True), settings, strict=True))
         self.mixes = any(s.mixes for s in settings)
         self.of_clouds = kind_of(self.data) == CLOUDS
@@ -103,12 +103,12 @@ class Prepared:
 
     def _shared(self, x: Samples, make: Callable[[Key, int], Pair], how: Any) -> Callable[[Key, int], Pair]:
         """`make`, which takes what another group has made of the batch `x`."""
-        once = self.once
-        if once is None:
+        cached = self.cached
+        if cached is None:
             return make
 
         def taken(key: Key, member: int) -> Pair:
-            x_made, y_made = once(x, (how, key), lambda: make(key, member))
+            x_made, y_made = cached(x, (how, key), lambda: make(key, member))
             return x_made, y_made
 
         return taken

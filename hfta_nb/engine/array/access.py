@@ -29,8 +29,8 @@ from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.model_hooks import writing_classes
 from hfta_nb.engine.eager.ownership import owner_of
 from hfta_nb.engine.eager.returned_numbers import is_number, tensor_of_number
-from hfta_nb.engine.eager.shared_modules import tell_of_changing, tell_of_copies
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.shared_modules import warn_of_changing, warn_of_copies
+from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.engine.kernels.strategy import timing_cache, variant_trials
 from hfta_nb.engine.members.copying import copied_module
 from hfta_nb.engine.members.generators import seeded_state, streams_apart
@@ -86,9 +86,6 @@ __all__ = [
     "suits",
     "take_losses",
     "take_member",
-    "tell",
-    "tell_of_changing",
-    "tell_of_copies",
     "tensor_map",
     "tensor_of_number",
     "thread_scope",
@@ -97,6 +94,9 @@ __all__ = [
     "unflatten",
     "unseen",
     "untimed_block_size",
+    "warn",
+    "warn_of_changing",
+    "warn_of_copies",
 ]
 
 

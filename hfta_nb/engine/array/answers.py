@@ -36,13 +36,13 @@ class Answering:
     _state: ArrayState
 
     @property
-    def told(self) -> bool:
+    def axes_known(self) -> bool:
         """True if `warn_of_shared_input` has nothing more to report."""
-        return self._state.told
+        return self._state.axes_known
 
-    @told.setter
-    def told(self, told: bool) -> None:
-        self._state.told = told
+    @axes_known.setter
+    def axes_known(self, axes_known: bool) -> None:
+        self._state.axes_known = axes_known
 
     def __getattr__(self, name: str) -> Any:
         """An attribute that the model or its class has (`array.hidden`); with a member axis, if members have set it."""
@@ -74,7 +74,7 @@ class Answering:
         `hfta_nb.optim.param_groups` selects among them by name and by the plain module's shapes.
         """
         # A generator, so that its caller's frame belongs to the function that reads it.
-        _tell(sys._getframe(1))
+        _warn(sys._getframe(1))
         yield from super().parameters(recurse)  # type: ignore[misc]
 
     @overload
@@ -180,7 +180,7 @@ def _is_torchs(kind: type[Optimizer]) -> bool:
     return getattr(torch.optim, kind.__name__, None) is kind
 
 
-def _tell(frame: FrameType) -> None:
+def _warn(frame: FrameType) -> None:
     """Warn if an optimizer of torch reads an array's parameters as those of one module."""
     kind = _torch_optimizer(frame)
     if kind is torch.optim.Muon:  # which refuses them itself, as they have another axis
@@ -242,8 +242,8 @@ nn.utils.parameters_to_vector = _refused(
 
 
 def _outside(frame: FrameType | None, *packages: str) -> int:
-    """The `stacklevel`, for a warning of `_tell`, of the first frame outside of these packages."""
-    level = 3  # `_tell`, `parameters`, and the frame itself
+    """The `stacklevel`, for a warning of `_warn`, of the first frame outside of these packages."""
+    level = 3  # `_warn`, `parameters`, and the frame itself
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(packages):
         frame, level = frame.f_back, level + 1
     return level

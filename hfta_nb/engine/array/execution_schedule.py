@@ -27,7 +27,7 @@ class ExecutionSchedule(NamedTuple):
         settings = state.settings  # the properties are for settings by the user
         settings.block_size, settings.threads = self.block_size, self.threads or settings.threads
 
-    def holds(self, state: ArrayState) -> bool:
+    def is_active(self, state: ArrayState) -> bool:
         """True if the array still has this schedule; after a failure of `vmap`, members run one at a time."""
         return state.settings.block_size == self.block_size
 

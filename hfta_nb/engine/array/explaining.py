@@ -69,12 +69,12 @@ def recurrent(calls: Calls) -> list[tuple[str, str]]:
     return list(dict.fromkeys(rows))
 
 
-def shown(state: ArrayState, told: Sequence[tuple[str, str]]) -> str:
+def shown(state: ArrayState, explained: Sequence[tuple[str, str]]) -> str:
     """The array as an HTML table: its tensors, and the general rows of `FusedArray.explain`.
 
     Args:
         state: of the array.
-        told: the rows of `FusedArray.explain`.
+        explained: the rows of `FusedArray.explain`.
     """
     from hfta_nb.figures.html import pairs
 
@@ -87,7 +87,7 @@ def shown(state: ArrayState, told: Sequence[tuple[str, str]]) -> str:
         ("device", ", ".join([str(state.generators.device), *kinds])),
         ("mode", "training" if state.skeleton.training else "evaluation"),
     ]
-    rows += [("runs", how) for what, how in told if what == WHOLE]
+    rows += [("runs", how) for what, how in explained if what == WHOLE]
     return pairs(f"FusedArray of {type(state.skeleton).__name__}", rows)
 
 

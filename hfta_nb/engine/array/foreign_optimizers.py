@@ -235,7 +235,7 @@ def _telling_of_axes(make: Callable[..., None]) -> Callable[..., None]:
     """The constructor of an optimizer of matrices, whose error on an array's parameters says what to use."""
 
     @functools.wraps(make)
-    def telling(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+    def user_warnings(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         try:
             make(self, *args, **kwargs)
         except ValueError as error:
@@ -251,7 +251,7 @@ def _telling_of_axes(make: Callable[..., None]) -> Callable[..., None]:
                 remedy=f"{cure(type(self))}, of matrices: [p for p in array.parameters() if p.dim() == 3]",
             ) from error
 
-    return telling
+    return user_warnings
 
 
 if hasattr(torch.optim, "Muon"):

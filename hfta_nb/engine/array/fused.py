@@ -24,7 +24,7 @@ from hfta_nb.engine.array.self_tuning import SelfTuning
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.contexts import not_compiled, own_execution
 from hfta_nb.engine.eager.gradients import target_of
-from hfta_nb.engine.eager.hooks_in_backward import tell_of_hooks, with_hooks
+from hfta_nb.engine.eager.hooks_in_backward import warn_of_hooks, with_hooks
 from hfta_nb.engine.eager.ownership import set_owner
 from hfta_nb.engine.eager.replaced_tensors import Placement
 from hfta_nb.engine.eager.retry import RetryHelpers
@@ -157,7 +157,7 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
         self.take_over()
         if isinstance(loss_fn, FusedArray):
             return fused_losses.backward(self, loss_fn, x, y, has_aux, scale, only)
-        tell_of_hooks(self, self._state.settings)
+        warn_of_hooks(self, self._state.settings)
         given = x, target_of(loss_fn, y)
         call = ArrayCall(self._state, BACKWARD, given, loss_fn, has_aux=has_aux, scale=scale, only=only)
         losses, aux = with_hooks(self._calls.steps.parameters, partial(self._tuning.run, call))

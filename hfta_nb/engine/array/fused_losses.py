@@ -61,7 +61,7 @@ def computed(array: Savable, losses: Savable, output: Any, y: Any, has_aux: bool
             got=losses,
             accepted=f"a FusedArray of {len(array.generators)} losses",
         )
-    losses._state.told = True  # which inputs have a member axis is known
+    losses._state.axes_known = True  # which inputs have a member axis is known
     with _streams_of(array, losses):
         result = losses(marked(output), y)
     values, aux = result if has_aux else (result, None)
@@ -95,7 +95,7 @@ def backward(
 def evaluated(array: Savable, losses: Savable, x: Any, y: Any) -> Any:
     """See `FusedArray.evaluate`."""
     with _streams_of(array, losses):
-        losses._state.told = True
+        losses._state.axes_known = True
         return losses(marked(call_module(array, x)), y)
 
 

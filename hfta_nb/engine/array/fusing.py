@@ -15,7 +15,7 @@ from hfta_nb.engine.array.tensor_storage import take
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.model_hooks import check_hooks
-from hfta_nb.engine.eager.shared_modules import tell_of_shared, views_in
+from hfta_nb.engine.eager.shared_modules import views_in, warn_of_shared
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.padded.merge import ApartError
@@ -57,7 +57,7 @@ def fuse(
     """
     # The layers of a single `Sequential` are no members.
     single = isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList | FusedArray)
-    if single or not ITEMS.holds(modules):
+    if single or not ITEMS.accepts(modules):
         accepted = "a list of modules, one per member, such as [build() for _ in range(4)]"
         raise FusionError("not a list of modules", where="fuse", got=type(modules).__name__, accepted=accepted)
     members = bounded(modules, FusionError, "modules")
@@ -87,7 +87,7 @@ def fuse(
 
 
 def _seeds(given: Any) -> list[int]:
-    if not ITEMS.holds(given):
+    if not ITEMS.accepts(given):
         raise FusionError("not a list of seeds", where="seeds", got=given, accepted="a list with one per member")
     return bounded(given, FusionError, "seeds")
 
@@ -105,7 +105,7 @@ def fuse_preallocated(modules: Sequence[nn.Module], seeds: Sequence[int], verify
 
 
 def _array(members: Sequence[nn.Module], generators: MemberGenerators, preallocated: bool = False) -> FusedArray:
-    shared = tell_of_shared(members)
+    shared = warn_of_shared(members)
     state = ArrayState(generators)
     take(state, *stack_members(members, preallocated))
     architectures = architectures_of(state)

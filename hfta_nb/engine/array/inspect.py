@@ -68,7 +68,7 @@ class Standing:
         seen = next(known, None)
         return None if seen is None else cls(array, seen, x, y)
 
-    def holds(self, x: Any, y: Any) -> bool:
+    def matches(self, x: Any, y: Any) -> bool:
         """True if the call with these inputs and the same loss would run the same program."""
         seen, cache = self._seen, self._cache
         if type(x) is not Tensor or type(y) is not Tensor or seen.program is not self._program or seen.guards is None:

@@ -14,7 +14,7 @@ from hfta_nb.engine.eager.current_member import current
 from hfta_nb.engine.eager.gradients import scalar, target_of
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.engine.members.identity import identity
 from hfta_nb.engine.members.per_member import PerMember, per_member
 from hfta_nb.engine.members.tree import flatten, tensor_map, versions
@@ -42,7 +42,7 @@ class LossCalls:
         self._checked = False
         state = ArrayState(outer.state.generators)
         state.functions, state.called = outer.state.functions, (function,)
-        state.told_of_sums = True  # what members share is an input of the model, of which the array tells
+        state.sums_reported = True  # what members share is an input of the model, of which the array tells
         take(state, OwnLoss(), {}, {})
         self.calls = Calls(state, outer.helpers)
         state.settings.strategy = outer.state.settings.strategy
@@ -94,10 +94,10 @@ class LossCalls:
             (before[0] != now[0], "writes into the outputs that it gets", "write o = o / 2 in place of o /= 2"),
             (before[1] != now[1], "calls backward itself", "return a loss, and call losses.sum().backward()"),
         ]
-        for changed, told, remedy in what:
+        for changed, description, remedy in what:
             if changed:
                 raise FusionError(
-                    f"the loss {told}",
+                    f"the loss {description}",
                     where="the loss of array.losses",
                     remedy=f"{remedy}; array.backward takes such a loss",
                 ) from error
@@ -121,27 +121,27 @@ class OwnLosses:
         self.calls = calls
         self._made: dict[Any, LossCalls] = {}
         self._last: tuple[Callable[..., Any], LossCalls] | None = None
-        self._told = False  # a gradient of losses was looked at
+        self._warned = False  # a gradient of losses was looked at
 
     def __call__(self, function: Callable[..., Any], outputs: Any, y: Any) -> Tensor:
         target = target_of(function, y)
         losses = self._of(function).computed(outputs, target)
-        if not self._told and losses.requires_grad:
+        if not self._warned and losses.requires_grad:
             losses.register_hook(self._warn_of_mean)  # type: ignore[no-untyped-call]
         return losses
 
     def _warn_of_mean(self, grads: Tensor) -> None:
         """Warn, once, about a mean over members, which divides each member's gradient by their number."""
         members = len(grads)
-        if self._told or members < 2:
+        if self._warned or members < 2:
             return
-        self._told = True
+        self._warned = True
         if bool((grads == 1 / members).all()):
             text = (
                 f"each of the {members} members' losses is divided by {members}, as by losses.mean(), and so is its "
                 "gradient: take losses.sum() to train members as they train alone"
             )
-            tell(text)
+            warn(text)
 
     def __iter__(self) -> Iterator[LossCalls]:
         return iter(self._made.values())

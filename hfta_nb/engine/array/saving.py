@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.array.extra_states import KEY, extra_states, kept_beside, put_extra_states
-from hfta_nb.engine.array.state_code import tell_of_code
+from hfta_nb.engine.array.state_code import warn_of_code
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.engine.members.generators import MemberGenerators, State
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.errors import FusionError
@@ -42,7 +42,7 @@ class Savable(nn.Module):
 
     def state_dict(self, *args: Any, **named: Any) -> Any:
         """As for a plain module, each tensor with the member axis, and lists of the members' own extra states."""
-        tell_of_code(self._state.skeleton, "state_dict")
+        warn_of_code(self._state.skeleton, "state_dict")
         found = super().state_dict(*args, **named)
         prefix = named.get("prefix", args[1] if len(args) > 1 else "")
         if not self._state.pending:
@@ -90,7 +90,7 @@ class Savable(nn.Module):
                     accepted="the state of an array whose members have the same architectures in the same order",
                 )
         self._refuse_plain(state_dict)
-        tell_of_code(self._state.skeleton, "load_state_dict")
+        warn_of_code(self._state.skeleton, "load_state_dict")
         if not any(map(kept_beside, self._state.models)):
             return super().load_state_dict(state_dict, strict)
         rows = {k: v for k, v in state_dict.items() if _by_member(k, v, len(self.generators))}
@@ -146,7 +146,7 @@ class Savable(nn.Module):
 
     def narrower(self, index: int) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
         """`unpad`, under the name that it had before 0.1."""
-        tell("array.narrower is array.unpad now", DeprecationWarning)
+        warn("array.narrower is array.unpad now", DeprecationWarning)
         return self.unpad(index)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

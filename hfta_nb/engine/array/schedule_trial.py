@@ -85,7 +85,7 @@ class Trial:
         self.replayed: set[ExecutionSchedule] = set()
         self.steps, self.spent_s, self.done = 0, 0.0, False
         self.clock = clock_of(state.generators.device)
-        self._asked = state.settings.compiling
+        self._requested = state.settings.compiling
         if kind is BACKWARD:
             state.settings.compiling = "never"  # compiling does not pay during a trial
         self._plan = self._planned()
@@ -96,7 +96,7 @@ class Trial:
         """Report the time of the step that has just been made."""
         self.steps += 1
         self.spent_s += seconds
-        held = self.way.holds(self.state)
+        held = self.way.is_active(self.state)
         if not held and not (self.way.threads and len(self.ways) > 1):  # one member at a time is the only schedule
             self.settle()
             return
@@ -118,7 +118,7 @@ class Trial:
             return
         self.done = True
         self._plan.close()
-        best = fastest(self.compared) if self.way.holds(self.state) else None
+        best = fastest(self.compared) if self.way.is_active(self.state) else None
         if best is not None:
             best.put(self.state)
         self._leave()
@@ -127,7 +127,7 @@ class Trial:
 
     def _leave(self) -> None:
         if self.kind is BACKWARD:
-            self.state.settings.compiling = self._asked
+            self.state.settings.compiling = self._requested
         self.cache.waiting = self.cache.at_once = False
 
     @property
@@ -295,8 +295,8 @@ def keep(state: ArrayState, key: str, trial: Trial, ways: Iterable[ExecutionSche
     Nothing is stored if there are results by now that `known` finds: processes that tried at once must agree, also
     where one of them has skipped schedules and another has not.
     """
-    asked, compared = [str(way) for way in ways], trial.compared
-    times: Times = dict.fromkeys(asked) | {str(way): compared.get(way) for way in trial.seconds}
+    requested, compared = [str(way) for way in ways], trial.compared
+    times: Times = dict.fromkeys(requested) | {str(way): compared.get(way) for way in trial.seconds}
     names = key, key + _length(state)
     kept(state.generators.device).put(names[not trial.complete], times, unless=names)
 
@@ -308,6 +308,6 @@ def _length(state: ArrayState) -> str:
     return ", in short runs" if short else f", in runs of about 2^{int(steps).bit_length()} steps"
 
 
-def told(seconds: dict[ExecutionSchedule, float]) -> str:
+def described(seconds: dict[ExecutionSchedule, float]) -> str:
     """For people: the schedules that were tried, and their times."""
     return ", ".join(f"{way} ({value * 1e3:.3g} ms a step)" for way, value in seconds.items())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, chosen, schedules_of, slow_together
 from hfta_nb.engine.array.native_libraries import available
-from hfta_nb.engine.array.schedule_trial import Trial, by_name, fastest, keep, known, told
+from hfta_nb.engine.array.schedule_trial import Trial, by_name, described, fastest, keep, known
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.eager.unlearning import unlearned
@@ -82,7 +82,7 @@ class Tuning:
             return
         best.put(state)
         if self.kind is BACKWARD or not state.settings.tuned:
-            state.settings.tuned = f"block size {best}: {note}, of {told(times)}"
+            state.settings.tuned = f"block size {best}: {note}, of {described(times)}"
 
     def _settled(self) -> bool:
         """True if there is nothing to try."""
@@ -122,7 +122,7 @@ def tune(
     best = fastest(known(state, key, ways) or {})
     if best is not None:  # another process may have been first
         best.put(state)
-    state.settings.tuned = f"block size {chosen(state)}: of {told(trial.seconds)}, in {trial.spent_s:.2g} s before"
+    state.settings.tuned = f"block size {chosen(state)}: of {described(trial.seconds)}, in {trial.spent_s:.2g} s before"
     sizes: dict[int, float] = {}
     for way, seconds in trial.seconds.items():
         sizes[way.block_size] = min(seconds, sizes.get(way.block_size, seconds))

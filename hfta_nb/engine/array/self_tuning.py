@@ -144,12 +144,12 @@ class _Form:
 
     def _choose(self, call: ArrayCall) -> None:
         """Find the fastest schedule on calls like this one, which only the array notices."""
-        told: tuple[Any, ...] = ()
+        details: tuple[Any, ...] = ()
         tried = call
         if call.kind is BACKWARD:
-            told = call.has_aux, call.scale is None, None if call.only is None else tuple(call.only)
+            details = call.has_aux, call.scale is None, None if call.only is None else tuple(call.only)
             tried = call.of(detached_inputs(call.given))
-        what = f"by itself {self.kind.name} {_name(call.function)} {told}"
+        what = f"by itself {self.kind.name} {_name(call.function)} {details}"
         Tuning(self.calls, what, self.kind).choose(call.given, lambda: self.calls.run(tried))
 
     def _watched(self, given: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.errors import FusionError
 
 _HOOKS = {
@@ -28,11 +28,11 @@ def has_code(module: nn.Module, what: str) -> bool:
     )
 
 
-def tell_of_code(root: nn.Module, what: str) -> None:
+def warn_of_code(root: nn.Module, what: str) -> None:
     """Warn where a model has such code, which an array calls for submodules alone, and for all members at once."""
     if has_code(root, what):
         own = "array.load_member(i, state)" if what == "load_state_dict" else "array[i].state_dict()"
-        tell(
+        warn(
             f"{type(root).__name__} has code of its own for {what} (hooks, or an overridden method), which an array, "
             f"whose tensors have a member axis, does not call; for a member alone it is called: {own}"
         )

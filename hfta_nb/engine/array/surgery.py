@@ -98,8 +98,8 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
         other.engine.architectures.set_preallocated(other.generators.device)
     other.settings = state.settings.copy()
     other.settings.block_size = len(chosen) if block_size == len(state) else min(block_size, len(chosen))
-    other.proven, other.verified, other.told = set(state.proven), dict(state.verified), state.told
-    other.told_of_sums = state.told_of_sums
+    other.proven, other.verified, other.axes_known = set(state.proven), dict(state.verified), state.axes_known
+    other.sums_reported = state.sums_reported
     other.paths = {key: set(paths) for key, paths in state.paths.items()}
     other.engine.attributes = state.engine.attributes.select(chosen)
     other.functions = other.engine.functions = state.functions.select(chosen)

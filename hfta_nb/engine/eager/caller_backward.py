@@ -24,7 +24,7 @@ from hfta_nb.engine.eager.member_outcome import MemberOutcome, differentiable, g
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.plain_run import PlainRun
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.engine.members.tree import flatten, unflatten, versions
 from hfta_nb.engine.rules import autocast
 from hfta_nb.errors import FusionError, out_of_memory
@@ -66,12 +66,12 @@ def without_effects(state: ArrayState, result: Any) -> bool:
     return not any(map(own_function, nodes(differentiable(result))))
 
 
-def tell_of_failure(state: ArrayState, member: int, error: Exception) -> None:
+def warn_of_failure(state: ArrayState, member: int, error: Exception) -> None:
     """Tell, once, that the plain module raises where the array does not, so that nothing can be compared."""
     text = f"the plain module of member {member} raises where the array does not, so the two can't be compared"
     note = f"{text}: {type(error).__name__}: {error}".splitlines()[0]
     if state.settings.remark(note):
-        tell(f"{note}; see explain()")
+        warn(f"{note}; see explain()")
 
 
 class Repeat:
@@ -200,7 +200,7 @@ class CallerBackward:
                 alone = plain_run.gradients(own)
             except Exception as error:
                 if not out_of_memory(error):
-                    tell_of_failure(self.state, self.member, error)
+                    warn_of_failure(self.state, self.member, error)
                 self.compared()
                 return True
         try:

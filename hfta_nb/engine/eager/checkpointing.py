@@ -321,7 +321,7 @@ def _segment(
         call, buffers, *(leaves[i] for i in places), *(state[n] for n in names)
     )
     assert call.first is not None  # set by the call above
-    told, form, replaced = call.first
+    results, form, replaced = call.first
     call.first = None
     left = iter(outputs)
-    return [next(left) if isinstance(v, Tensor) else v for v in told], form, replaced
+    return [next(left) if isinstance(v, Tensor) else v for v in results], form, replaced

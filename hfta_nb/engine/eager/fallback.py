@@ -22,7 +22,7 @@ from hfta_nb.engine.members.tree import flatten, unflatten, versions
 from hfta_nb.engine.rules.member_by_member import joined
 from hfta_nb.engine.rules.rule_mode import Context, Disagreement, SharedWrite
 from hfta_nb.errors import MemberError
-from hfta_nb.errors.user_frames import told
+from hfta_nb.errors.user_frames import described
 
 
 def path_of(error: BaseException, root: nn.Module) -> str | None:
@@ -46,7 +46,7 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
     inner = path_of(error, root)
     path = ".".join(p for p in (within, inner or "") if p)
     place = f"`{path}`" if path else "the model's own forward" if inner is not None else _outside(error)
-    text, line = str(error).strip() or "no message", told(error, sys._getframe(1) if within else None)
+    text, line = str(error).strip() or "no message", described(error, sys._getframe(1) if within else None)
     what = f"{type(error).__name__}: " + (f"{text.rstrip('.')}; {line}" if line else text)
     remedy = "does the model's forward return its result?" if inner is None and "'NoneType'" in text else ""
     return MemberError(what, where=f"member {member}, {place}", remedy=remedy).of(member, within or None)

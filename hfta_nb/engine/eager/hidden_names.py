@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 
 if TYPE_CHECKING:
     from hfta_nb.engine.eager.state import ArrayState
@@ -55,7 +55,7 @@ def _read(read: Callable[[str], Any], name: str, _: nn.Module) -> Any:
     return read(name)
 
 
-def tell_of_hidden(state: ArrayState) -> None:
+def warn_of_hidden(state: ArrayState) -> None:
     """Warn, once, of attributes that a model sets when it is called and that the array can't show by their names."""
     face = state.face()
     if face is None or not state.engine.attributes.values:
@@ -65,10 +65,10 @@ def tell_of_hidden(state: ArrayState) -> None:
     found = sorted(name for path, name in state.engine.attributes.values if not path and name in names)
     if found:
         listed = " and ".join(f"`{name}`" for name in found)
-        told = (
+        text = (
             f"the model sets {listed} on itself, and the array has its own of the same name: array.{found[0]} is the "
             f"array's; in a loss or metric, hfta_nb.member().{found[0]} is the member's; to read it elsewhere, give it "
             "another name in the model"
         )
-        if state.settings.remark(told):
-            tell(told)
+        if state.settings.remark(text):
+            warn(text)

@@ -17,13 +17,13 @@ from hfta_nb.errors import ArrayWarning, FusionError
 T = TypeVar("T")
 
 
-def tell_of_hooks(array: nn.Module, settings: ExecutionSettings) -> None:
+def warn_of_hooks(array: nn.Module, settings: ExecutionSettings) -> None:
     """Tell, once, of hooks that see the outputs of all members, which `backward` never has at once."""
     if not (array._forward_hooks or array._forward_pre_hooks):
         return
-    told = "hooks that are registered on the array see the outputs of array(x), and have no effect on backward"
-    if settings.remark(told):
-        warnings.warn(f"{told}; register them on the modules before fusing", ArrayWarning, stacklevel=3)
+    text = "hooks that are registered on the array see the outputs of array(x), and have no effect on backward"
+    if settings.remark(text):
+        warnings.warn(f"{text}; register them on the modules before fusing", ArrayWarning, stacklevel=3)
 
 
 @contextmanager

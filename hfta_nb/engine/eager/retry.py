@@ -17,14 +17,14 @@ from hfta_nb.engine.eager.fallback import member_error
 from hfta_nb.engine.eager.functions_in_backward import follow
 from hfta_nb.engine.eager.given_objects import GivenObjects
 from hfta_nb.engine.eager.handlers import install
-from hfta_nb.engine.eager.hidden_names import tell_of_hidden
+from hfta_nb.engine.eager.hidden_names import warn_of_hidden
 from hfta_nb.engine.eager.last_resort import runs_alone
 from hfta_nb.engine.eager.member_outcome import Computation
 from hfta_nb.engine.eager.model_hooks import called_beside
 from hfta_nb.engine.eager.shared_input_warning import warn_of_shared_input
-from hfta_nb.engine.eager.shared_modules import refuse_views, tell_of_changes
+from hfta_nb.engine.eager.shared_modules import refuse_views, warn_of_changes
 from hfta_nb.engine.eager.state import ArrayState, Snapshot
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.engine.eager.verified_kinds import (
     check,
     count,
@@ -85,7 +85,7 @@ def run_with_retry(
             result = _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))
             if not computation.backward:
                 follow(state.functions, result)
-            tell_of_hidden(state)
+            warn_of_hidden(state)
             return result
     finally:
         state.engine.process_streams.end()
@@ -247,7 +247,7 @@ def _note_proven(state: ArrayState, key: tuple[Any, ...], paths: set[int], resto
     """Note that such calls run with the current settings, and what this one has changed."""
     if comparable:
         state.note_writes(restore)
-    tell_of_changes(state, restore)
+    warn_of_changes(state, restore)
     state.proven.add(key)
     state.paths.setdefault(key, set()).update(paths)
 
@@ -289,7 +289,7 @@ def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None
 def _warn_and_resize(state: ArrayState, helpers: RetryHelpers, found: Mismatch | None) -> None:
     """Warn about a difference, and store resized buffers."""
     if found is not None:
-        tell(f"{found}; see explain()")
+        warn(f"{found}; see explain()")
     if state.engine.resized_buffers:
         helpers.resize_buffers()
 
@@ -325,17 +325,17 @@ def _give_back(state: ArrayState, inputs: Inputs) -> None:
     if state.trying:
         return
     if not inputs.give_back():
-        tell(
+        warn(
             "members write unlike values into an input or target that they share, or replace its memory; it is left "
             "as it was; to see what each writes, give each its own: hfta.per_member(tensor.repeat(M, ...))"
         )
     if inputs.objects is not None and not inputs.objects.give_back():
-        tell(
+        warn(
             "members make unlike values of an object that they are given, or keep tensors in it; it is left as it was; "
             "keep it on the model, self.kept = ..., where each member has its own"
         )
     if inputs.objects is not None and inputs.objects.changed_containers():
-        tell(
+        warn(
             "members add to a list or dict that they are given, or replace something in it; the caller's is left as it "
             "was; return it, or keep it on the model, self.kept = ..., where each member has its own"
         )

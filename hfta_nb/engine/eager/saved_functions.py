@@ -59,15 +59,15 @@ def _entries(values: Attributes, numbers: Mapping[int, int]) -> list[list[Any]]:
         if id(holder) not in numbers:
             continue
         try:
-            saved: list[Any] | None = [told(v) for v in own]
+            saved: list[Any] | None = [to_json(v) for v in own]
         except TypeError:
             saved = None
         kind = type(holder).__name__
-        found.append([numbers[id(holder)], kind, holder.path(name), told(name), saved])
+        found.append([numbers[id(holder)], kind, holder.path(name), to_json(name), saved])
     return found
 
 
-def told(value: Any) -> dict[str, Any]:
+def to_json(value: Any) -> dict[str, Any]:
     """A value as a tree of tensors and plain data; see `read`.
 
     Raises:
@@ -87,17 +87,17 @@ def told(value: Any) -> dict[str, Any]:
     if type(value) is float:
         return {"float": value.hex()}  # JSON has no infinity
     if type(value) is dict:
-        return {"dict": [[told(k), told(v)] for k, v in value.items()]}
+        return {"dict": [[to_json(k), to_json(v)] for k, v in value.items()]}
     if type(value) is deque and value.maxlen is not None:
-        return {"window": [told(list(value)), value.maxlen]}
+        return {"window": [to_json(list(value)), value.maxlen]}
     for name, kind in _CONTAINERS.items():
         if type(value) is kind:
-            return {name: [told(v) for v in value]}
+            return {name: [to_json(v) for v in value]}
     raise TypeError(type(value).__name__)
 
 
 def read(tree: Any) -> Any:
-    """What `told` was given; earlier versions wrote numbers, words and tensors that a model sets as they are."""
+    """What `to_json` was given; earlier versions wrote numbers, words and tensors that a model sets as they are."""
     if not isinstance(tree, Mapping):
         return tree.clone() if isinstance(tree, Tensor) else tree
     ((kind, value),) = tree.items()

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.eager.autograd_nodes import nodes
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 
 _AXES: tuple[tuple[type[nn.Module], int], ...] = (
     (nn.Linear, 2),
@@ -29,7 +29,7 @@ def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
     """
     members = len(state)
     first = inputs.leaves[0] if inputs.leaves else None
-    if state.told or members < 2 or not isinstance(first, Tensor) or inputs.per_member[0]:
+    if state.axes_known or members < 2 or not isinstance(first, Tensor) or inputs.per_member[0]:
         return
     layer = next((m for m in state.skeleton.modules() if not list(m.children())), None)
     # A subclass of Linear is part of another layer, such as attention, which receives the inputs.
@@ -38,14 +38,14 @@ def warn_of_shared_input(state: ArrayState, inputs: Inputs) -> None:
     )
     if not axes or first.ndim != axes + 1 or first.shape[0] != members:
         return
-    state.told = True
+    state.axes_known = True
     shape = f"[{members}, {', '.join(str(n) for n in first.shape[1:])}]"
     text = (
         f"the input {shape} goes to all {members} members as a whole, although its first axis is as long as there are "
         f"members and {type(layer).__name__} takes {axes} axes: if each member is to get an entry of its own, call "
         "array(hfta_nb.per_member(x))"
     )
-    tell(text)
+    warn(text)
 
 
 def warn_of_summed_gradients(state: ArrayState, inputs: Inputs) -> None:
@@ -54,20 +54,20 @@ def warn_of_summed_gradients(state: ArrayState, inputs: Inputs) -> None:
     An input that is computed from parameters alone is left out: all members train what computes it, by that sum.
     """
     members = len(state)
-    if state.told_of_sums or members < 2 or not torch.is_grad_enabled():
+    if state.sums_reported or members < 2 or not torch.is_grad_enabled():
         return
     pairs = zip(inputs.leaves, inputs.per_member, strict=True)
     found = next((v for v, own in pairs if isinstance(v, Tensor) and v.requires_grad and not own and _given(v)), None)
     if found is None:
         return
-    state.told_of_sums = True
+    state.sums_reported = True
     text = (
         f"an input {list(found.shape)} that requires a gradient goes to all {members} members, so what "
         "torch.autograd.grad or a backward gives it is the sum of the members' gradients, not each member's own. For a "
         "gradient with a row per member, call array(hfta_nb.per_member(own)) with "
         f"own = x.expand({members}, *x.shape), and differentiate by own"
     )
-    tell(text)
+    warn(text)
 
 
 def _given(tensor: Tensor) -> bool:

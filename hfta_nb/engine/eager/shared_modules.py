@@ -13,7 +13,7 @@ from hfta_nb.engine.eager.attributes import OWN, is_cache, is_ordinary
 from hfta_nb.engine.eager.mutable_values import is_mutable
 from hfta_nb.engine.eager.shared_memory import overlapping, parts, view_error, views_of
 from hfta_nb.engine.eager.state import ArrayState, Snapshot
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 
 _MEANINGS = (
     "If copies are meant, build each member with copy.deepcopy(...) of it; an array can't train one that all members "
@@ -21,7 +21,7 @@ _MEANINGS = (
 )
 
 
-def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
+def warn_of_shared(members: Sequence[nn.Module]) -> set[str]:
     """Warn of what members share and train.
 
     Args:
@@ -38,13 +38,13 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
                 holders.setdefault(tensor.data_ptr(), []).append((i, name, tensor))
     shared = [held for held in holders.values() if len({i for i, _, _ in held}) > 1]
     trained = [held for held in shared if any(tensor.requires_grad for _, _, tensor in held)]
-    told: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
     for held in trained:
         first, name, _ = held[0]
-        told.setdefault(_outermost(members, first, name), sorted({i for i, _, _ in held}))
-    if told:
-        of = "; ".join(f"members {', '.join(map(str, numbers))} share `{path}`" for path, numbers in told.items())
-        tell_of_copies(of)
+        found.setdefault(_outermost(members, first, name), sorted({i for i, _, _ in held}))
+    if found:
+        of = "; ".join(f"members {', '.join(map(str, numbers))} share `{path}`" for path, numbers in found.items())
+        warn_of_copies(of)
     kept: dict[int, dict[int, str]] = {}
     for i, module in enumerate(members):
         for name, value in _attributes(module).items():
@@ -54,20 +54,20 @@ def tell_of_shared(members: Sequence[nn.Module]) -> set[str]:
     return attributes | {held[0][1] for held in shared if not any(tensor.requires_grad for _, _, tensor in held)}
 
 
-def tell_of_copies(shared: str) -> None:
+def warn_of_copies(shared: str) -> None:
     """Warn that members share what they train, which is told in a sentence."""
-    tell(f"{shared}: each gets a copy of its own, which it trains alone. {_MEANINGS}")
+    warn(f"{shared}: each gets a copy of its own, which it trains alone. {_MEANINGS}")
 
 
-def tell_of_changing(name: str) -> None:
+def warn_of_changing(name: str) -> None:
     """Warn that a call changes what members share."""
-    tell(
+    warn(
         f"members share `{name}`, which the model changes when it is called: each changes a copy of its own, as often "
         f"as it is called alone. {_MEANINGS} and must not be changed by a call (eval() for batch norm)"
     )
 
 
-def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
+def warn_of_changes(state: ArrayState, before: Snapshot) -> None:
     """Warn, once, if a call has changed what members shared and do not train."""
     if not state.shared:
         return
@@ -75,7 +75,7 @@ def tell_of_changes(state: ArrayState, before: Snapshot) -> None:
     changed = [*before.changed(state.shared), *sorted(state.shared & set_by_calls)]
     if changed:
         state.shared = frozenset()
-        tell_of_changing(changed[0])
+        warn_of_changing(changed[0])
 
 
 def views_in(module: nn.Module) -> dict[str, list[str]]:
@@ -105,7 +105,7 @@ def refuse_views(state: ArrayState, before: Snapshot) -> None:
     engine = state.engine
     kept = {place: others for place, others in engine.views.items() if others and place not in engine.anew}
     for place in [place for place, others in kept.items() if before.changed(others)]:
-        tell(
+        warn(
             f"the model has kept a view of a buffer, {', '.join(kept[place])}, and this call writes into that: "
             f"{'.'.join(filter(None, place))} has the values from before; take the view in each call: self.buffer[0]"
         )

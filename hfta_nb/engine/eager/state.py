@@ -54,8 +54,8 @@ class ArrayState:
         shared: names of tensors that the members shared when they were fused, and do not train.
         followers: objects that keep state per member beside the array; see `Follower`.
         trying: calls are part of a trial, which is undone.
-        told: True if the warning about shared inputs was given or is not needed.
-        told_of_sums: True if the warning about gradients of shared inputs was given.
+        axes_known: True if the warning about shared inputs was given or is not needed.
+        sums_reported: True if the warning about gradients of shared inputs was given.
         met: the losses and metrics of earlier calls; what a new one reads is watched.
         face: returns the array, which shows one member while the loss of that member is computed; see `current`.
     """
@@ -83,7 +83,7 @@ class ArrayState:
         self.followers: weakref.WeakSet[Follower] = weakref.WeakSet()
         self.functions = FunctionStates(len(generators))
         self.called: tuple[Any, ...] = ()
-        self.capture, self.told, self.told_of_sums, self.trying = True, False, False, False
+        self.capture, self.axes_known, self.sums_reported, self.trying = True, False, False, False
         self._rewrites: bool | None = None
         self._written: Tensor | None = None  # whether calls have, as a tensor: a step must not wait for values
         self.shared: frozenset[str] = frozenset()

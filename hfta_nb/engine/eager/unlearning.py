@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.eager.telling import untold
+from hfta_nb.engine.eager.user_warnings import silenced
 from hfta_nb.engine.members.process_streams import set_stream_states, stream_states
 
 
@@ -25,13 +25,13 @@ def unlearned(state: ArrayState) -> Iterator[None]:
     proven, met, rewrites = set(state.proven), state.met.copy(), state.rewrites
     unsettled, touched, used = dict(state.unsettled), set(engine.usage.touched), set(engine.usage.used)
     architectures, drawn, streams = engine.architectures, engine.process_streams.drawn, stream_states()
-    told = state.told, state.told_of_sums, state.shared
+    axes_known = state.axes_known, state.sums_reported, state.shared
     preallocated = None if architectures is None else architectures.preallocated
     try:
-        with untold():
+        with silenced():
             yield
     finally:
-        state.told, state.told_of_sums, state.shared = told
+        state.axes_known, state.sums_reported, state.shared = axes_known
         if engine.process_streams.drawn:
             set_stream_states(streams)
         engine.process_streams.drawn = drawn

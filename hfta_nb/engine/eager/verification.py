@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from hfta_nb.engine.comparison import Difference
 from hfta_nb.engine.eager.blocks import leaf_blocks
 from hfta_nb.engine.eager.call_inputs import Inputs
-from hfta_nb.engine.eager.caller_backward import CallerBackward, Repeat, tell_of_failure, without_effects
+from hfta_nb.engine.eager.caller_backward import CallerBackward, Repeat, warn_of_failure, without_effects
 from hfta_nb.engine.eager.compare_outcomes import differences, mismatch
 from hfta_nb.engine.eager.divergence import first_divergence, rows_of
 from hfta_nb.engine.eager.frozen_in_forward import learning_kept
@@ -40,7 +40,7 @@ from hfta_nb.engine.eager.member_outcome import (
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.plain_run import PlainRun
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.eager.telling import tell
+from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.errors import out_of_memory
 
 VERIFY_MODES = ("first", "always", "never")
@@ -192,7 +192,7 @@ class MemberVerification:
         if out_of_memory(error) or isinstance(error, BackwardChangeError):
             raise error
         if self.computation.backward or not self.plain_run.answered:
-            tell_of_failure(self.state, self.member, error)
+            warn_of_failure(self.state, self.member, error)
 
     def _changed(self) -> bool:
         """True if the call has changed state that the member holds."""
@@ -248,7 +248,7 @@ class MemberVerification:
                 "own; keep it in an attribute, a closure or a container of Python"
             )
             if self.state.settings.remark(note):
-                tell(f"{note}; see explain()")
+                warn(f"{note}; see explain()")
         return bool(varying)
 
     def _as_before(self) -> nn.Module:

@@ -163,12 +163,12 @@ def run_parallel(jobs: Sequence[Job]) -> None:
     try:
         while len(_workers) < len(jobs) - 1:
             _workers.append(_Worker())
-        asked = _workers[: len(jobs) - 1]
-        for worker, job in zip(asked, jobs[1:], strict=True):
+        chosen = _workers[: len(jobs) - 1]
+        for worker, job in zip(chosen, jobs[1:], strict=True):
             worker.jobs.put(job)
         with SingleThreaded():
             jobs[0]()
-        errors = [worker.results.get() for worker in asked]
+        errors = [worker.results.get() for worker in chosen]
     except BaseException:
         _drain()  # an interrupted step must not go on in the background
         raise

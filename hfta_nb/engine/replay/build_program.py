@@ -27,14 +27,14 @@ from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.threads import run_parallel
 from hfta_nb.engine.replay.draws import draws_unbound, with_stream
 from hfta_nb.engine.replay.dynamic_call import DynamicCall, Fetch, dynamic
-from hfta_nb.engine.replay.fuse_image_norms import chained
+from hfta_nb.engine.replay.fuse_image_norms import fused_patterns
 from hfta_nb.engine.replay.fuse_relu import ReluFusion
-from hfta_nb.engine.replay.image_norm_kernels import Kernel as Chain
+from hfta_nb.engine.replay.image_norm_kernels import Kernel as FusedPattern
 from hfta_nb.engine.replay.liveness import constant, needed
 from hfta_nb.engine.replay.memory_layout import MemoryLayout
 from hfta_nb.engine.replay.native_calls import owned
 from hfta_nb.engine.replay.out_variants import KERNELS, Kernel, bare, nothing
-from hfta_nb.engine.replay.parallel_lanes import ParallelLanes, count_of, deliver, drawn, lanes_of
+from hfta_nb.engine.replay.parallel_branches import ParallelBranches, branches_of, count_of, deliver, drawn
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.select_kernels import KernelSelector, indifferent
 from hfta_nb.engine.replay.source import Source
@@ -59,7 +59,7 @@ def build_program(
         measured: choose among kernels by time; otherwise call the recorded ones.
     """
     builder = _Builder(trace, outputs, gradients, generators, measured)
-    if builder.lane_of is None:
+    if builder.branch_of is None:
         return builder.build()
     # The setting of oneDNN's products belongs to the process: calls on several threads have to use the same one.
     made = {s: builder.build(s) for s in builder.settings()}
@@ -86,16 +86,16 @@ class _Builder:
         self.calls = [c for c in calls if not c.makes or not set(c.makes) <= self.fixed]
         before = {id(c) for c in trace.calls[: trace.cut]} if trace.cut is not None else set()
         self.recorded, half = self.calls, sum(id(c) in before for c in self.calls)
-        lanes = lanes_of(trace, self.calls, self.fixed - set(trace.outside))
+        branches = branches_of(trace, self.calls, self.fixed - set(trace.outside))
         if trace.held and trace.held[0].device.type == "cpu" and any(map(draws_unbound, self.calls)):
-            lanes = None  # a thread of its own would wait for this one to end its context
-        self.chains: Sequence[Choice] = []
+            branches = None  # a thread of its own would wait for this one to end its context
+        self.patterns: Sequence[Choice] = []
         numbers: Sequence[int] = range(len(self.calls))
         if measured and trace.held:
             device = trace.held[0].device
-            self.calls, numbers, self.chains = chained(self.recorded, wanted, half, lanes, device)
+            self.calls, numbers, self.patterns = fused_patterns(self.recorded, wanted, half, branches, device)
         self.half = sum(i < half for i in numbers)
-        self.lane_of = None if lanes is None else [lanes[i] for i in numbers]
+        self.branch_of = None if branches is None else [branches[i] for i in numbers]
         self.last: dict[int, int] = dict.fromkeys(wanted, len(self.calls))
         for i, call in enumerate(self.calls):
             for storage in call.reads() | call.writes | set(call.makes):
@@ -122,8 +122,8 @@ class _Builder:
         self.chooser = KernelSelector(self.measured, generators.device, self.fixed - written, steady)
         self.made: list[Any] = [None] * len(self.trace.held)  # what a run allocates
         bound = self.layout.destinations()
-        if self.lane_of is not None:
-            return self._side_by_side(self.lane_of, bound)
+        if self.branch_of is not None:
+            return self._side_by_side(self.branch_of, bound)
         steps: list[Callable[[], Any]] = []
         member: int | None = None
         calls = [with_stream(call, generators) for call in self.calls]
@@ -144,36 +144,36 @@ class _Builder:
             self.layout.release(i)
         if member is not None:
             steps.append(partial(generators.leave, member))
-        rest = [(room, self.layout.tensor(p)) for p, room in self.gradients if p not in bound]
+        rest = [(buffer, self.layout.tensor(p)) for p, buffer in self.gradients if p not in bound]
         cut = len(steps) if self.half == len(self.calls) else cut
         return self._made(steps, rest, draws, cut)
 
-    def _side_by_side(self, lane_of: Sequence[int], bound: set[BufferView]) -> Program:
+    def _side_by_side(self, branch_of: Sequence[int], bound: set[BufferView]) -> Program:
         """Each thread runs its blocks of members; then the remaining calls join the results."""
         generators, rest = self.generators, count_of(self.trace)
-        by_lane: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
-        free: list[list[int]] = [[] for _ in by_lane]  # memory that is free in one lane may be used in another
+        by_branch: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
+        free: list[list[int]] = [[] for _ in by_branch]  # memory that is free in one branch may be used in another
         makers: dict[int, int] = {}
         calls = [with_stream(call, generators) for call in self.calls]
-        for i, (call, lane) in enumerate(zip(calls, lane_of, strict=True)):
-            self.layout.free = free[lane]
-            self.chooser.on_lane(lane)
-            makers.update(dict.fromkeys(call.makes, lane))
+        for i, (call, branch) in enumerate(zip(calls, branch_of, strict=True)):
+            self.layout.free = free[branch]
+            self.chooser.on_branch(branch)
+            makers.update(dict.fromkeys(call.makes, branch))
             step = self._step(i, call)
             if step is not None:
                 step = step if call.member is None else partial(drawn, generators, call.member, step)
-                by_lane[lane] += [*self.chooser.steps_before(), step]
+                by_branch[branch] += [*self.chooser.steps_before(), step]
             self.layout.release(i)
-        for place, room in self.gradients:
+        for place, buffer in self.gradients:
             if place not in bound:
-                steps = by_lane[makers.get(place.storage, rest)]
-                steps.append(partial(deliver, room, self.layout.tensor(place), self.made))
+                steps = by_branch[makers.get(place.storage, rest)]
+                steps.append(partial(deliver, buffer, self.layout.tensor(place), self.made))
         draws = any(call.member is not None for call in calls)
-        found = self._made(by_lane.pop(), [], draws, 0)
-        # Lanes are streams on a GPU, and threads on a CPU.
-        runner = run_parallel if generators.device.type == "cpu" else runner_of(generators.device, len(by_lane))
-        found.lanes = ParallelLanes(by_lane, self.chooser.opening(), runner)
-        found.steps.insert(0, found.lanes.run)
+        found = self._made(by_branch.pop(), [], draws, 0)
+        # Branches are streams on a GPU, and threads on a CPU.
+        runner = run_parallel if generators.device.type == "cpu" else runner_of(generators.device, len(by_branch))
+        found.branches = ParallelBranches(by_branch, self.chooser.opening(), runner)
+        found.steps.insert(0, found.branches.run)
         self.seconds[str(self.chooser.steady)] = self.chooser.seconds
         return found
 
@@ -183,7 +183,7 @@ class _Builder:
         results = self._results()
         drawing = self.generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
-        setting, choices = self.chooser.done(), [*self.chains, *self.chooser.choices.values()]
+        setting, choices = self.chooser.done(), [*self.patterns, *self.chooser.choices.values()]
         there = {s: self.trace.held[s] for s in self.fixed}
         source = Source(self.recorded, there, self.outputs, self.gradients, self.generators)
         made_of = steps, results, rest, self.made, drawing, self.layout.slots, left, setting, choices, cut, source
@@ -208,51 +208,51 @@ class _Builder:
     def _step(self, i: int, call: Instruction) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
         args, kwargs = with_views((call.args, call.kwargs), self.layout.tensor)
-        if isinstance(call.function, Chain):
-            return self._chain(i, call, call.function, args)
+        if isinstance(call.function, FusedPattern):
+            return self._pattern(i, call, call.function, args)
         own = owned(call, args, kwargs)
         if own is not None and self.chooser.takes(call, own, args, kwargs):
-            return own.bind(args, {**kwargs, **self._rooms(i, call, own.rooms)})
+            return own.bind(args, {**kwargs, **self._buffers(i, call, own.buffers)})
         if kernel is None or set(call.makes) != {r.storage for r in call.results if r is not None} or not call.makes:
             return self._open(i, call, args, kwargs)
         return self._into(i, call, kernel, args, kwargs)
 
-    def _rooms(self, i: int, call: Instruction, names: Sequence[str]) -> dict[str, Tensor | Fetch]:
+    def _buffers(self, i: int, call: Instruction, names: Sequence[str]) -> dict[str, Tensor | Fetch]:
         """Memory for the results that a call of the package's own library has, by their names there."""
         for storage in call.makes:
             self.layout.assign(i, call, storage, pointwise=False)
         return {n: self.layout.tensor(p) for n, p in zip(names, call.results, strict=True) if p is not None}
 
-    def _chain(self, i: int, call: Instruction, kernel: Chain, args: Any) -> Callable[[], Any]:
-        rooms, function = self._rooms(i, call, kernel.rooms), kernel.bind()
+    def _pattern(self, i: int, call: Instruction, kernel: FusedPattern, args: Any) -> Callable[[], Any]:
+        buffers, function = self._buffers(i, call, kernel.buffers), kernel.bind()
         if dynamic(args):
-            return DynamicCall(function, args, rooms, self.made, (), self._gone(i, call))
-        return partial(function, *args, **rooms)
+            return DynamicCall(function, args, buffers, self.made, (), self._gone(i, call))
+        return partial(function, *args, **buffers)
 
     def _into(self, i: int, call: Instruction, kernel: Kernel, args: Any, kwargs: Any) -> Callable[[], Any] | None:
         for storage in call.makes:
             if storage not in self.layout.bound:
                 self.layout.assign(i, call, storage, kernel.pointwise)
-        rooms = {}
-        for name, place in zip(kernel.rooms, call.results, strict=True):
+        buffers = {}
+        for name, place in zip(kernel.buffers, call.results, strict=True):
             assert place is not None  # all exist by now
-            rooms[name] = self.layout.tensor(place)
+            buffers[name] = self.layout.tensor(place)
         known = {a.name for a in getattr(kernel.function, "_schema", call.function._schema).arguments}
         named = {k: v for k, v in kwargs.items() if k in known or not hasattr(kernel.function, "_schema")}
         if kernel.function is nothing:
             return None
-        if kernel.pointwise and len(rooms) == 1 and self.folding.takes(i, args, next(iter(rooms.values()))):
+        if kernel.pointwise and len(buffers) == 1 and self.folding.takes(i, args, next(iter(buffers.values()))):
             return None
         worth = self.folding.worth(i)
-        function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **rooms}, worth)
-        if isinstance(function, Compiled) and (bound := function.bound(args, rooms["out"])) is not None:
+        function, args = self.chooser.best(call, bare(kernel.function), args, {**named, **buffers}, worth)
+        if isinstance(function, Compiled) and (bound := function.bound(args, buffers["out"])) is not None:
             self.folding.add(i, bound)
             return bound
         if dynamic((args, kwargs)):
-            return DynamicCall(function, args, {**named, **rooms}, self.made, (), self._gone(i, call))
+            return DynamicCall(function, args, {**named, **buffers}, self.made, (), self._gone(i, call))
         if isinstance(function, Binding):
-            return function.bound(args, rooms)
-        return partial(function, *args, **named, **rooms)
+            return function.bound(args, buffers)
+        return partial(function, *args, **named, **buffers)
 
     def _open(self, i: int, call: Instruction, args: Any, kwargs: Any) -> Callable[[], Any]:
         function, args = self.chooser.best(call, bare(call.function), args, kwargs)

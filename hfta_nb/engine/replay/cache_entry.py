@@ -102,9 +102,9 @@ class CacheEntry:
         if scale is not None:
             assert self.scale is not None  # as the inputs
             self.scale.copy_(scale.detach())
-        for room, value in zip(self.inputs.leaves, leaves, strict=True):
-            if isinstance(room, Tensor):
-                room.copy_(value.detach() if value.requires_grad else value)
+        for buffer, value in zip(self.inputs.leaves, leaves, strict=True):
+            if isinstance(buffer, Tensor):
+                buffer.copy_(value.detach() if value.requires_grad else value)
 
     def prepare(self, state: ArrayState) -> None:
         """On a GPU, run the program as graphs from now on if that is faster. Its inputs are filled in."""
@@ -114,7 +114,7 @@ class CacheEntry:
                 self.graphs = ProgramGraphs(state, self.program)
             self.graphs.prepare()
 
-    def told(self, results: Sequence[Tensor]) -> Any:
+    def rebuilt(self, results: Sequence[Tensor]) -> Any:
         """The results in the form in which the call returns them."""
         assert self.rebuild is not None  # known since the recording
         if self.rebuild is next and results:  # one tensor
@@ -122,14 +122,14 @@ class CacheEntry:
         left = iter(results)
         return unflatten(self.rebuild, [next(left) if v is TENSOR else v for v in self.leaves])
 
-    def accepts(self, trace: Trace, guards: Guards, told: list[Any], reason: str, what: str) -> bool:
+    def accepts(self, trace: Trace, guards: Guards, leaves: list[Any], reason: str, what: str) -> bool:
         """True if this trace is the second of two equal ones. Otherwise it becomes the first, or the reason against it
         is kept.
 
         Args:
             trace: the trace of a call.
             guards: its guards, created before the call.
-            told: the result, with `TENSOR` for tensors.
+            leaves: the result, with `TENSOR` for tensors.
             reason: why it cannot be replayed, if that is already known.
             what: the code that the guards belong to.
         """
@@ -137,13 +137,13 @@ class CacheEntry:
             reason = reason or f"{what} changes what it reads"
         if trace.constants and guards.makes_tensors:
             reason = reason or "a tensor is made of numbers that may be values of others"
-        if self.first is not None and not (told == self.leaves and self.first.like(trace)):
+        if self.first is not None and not (leaves == self.leaves and self.first.like(trace)):
             reason = reason or "two calls are not alike"
         if reason:
             self.refuse(reason)
             return False
         if self.first is None:
-            self.guards, self.leaves = guards, told
+            self.guards, self.leaves = guards, leaves
             if not self.known:
                 trace.forget_made()
                 self.first = trace
@@ -154,16 +154,20 @@ class CacheEntry:
         return True
 
 
-def rooms_for(inputs: Inputs) -> Inputs:
+def buffers_for(inputs: Inputs) -> Inputs:
     """Permanent memory for inputs of the same structure."""
-    return replace(inputs, leaves=tuple(room_like(v) for v in inputs.leaves))
+    return replace(inputs, leaves=tuple(buffer_like(v) for v in inputs.leaves))
 
 
-def room_like(value: Any) -> Any:
+def buffer_like(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
-    room = torch.empty_like(value, requires_grad=False)
-    return room if room.stride() == value.stride() else torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    buffer = torch.empty_like(value, requires_grad=False)
+    return (
+        buffer
+        if buffer.stride() == value.stride()
+        else torch.empty(value.shape, dtype=value.dtype, device=value.device)
+    )
 
 
 def outputs_of(recorder: Recorder, leaves: Sequence[Any], what: str) -> tuple[list[BufferView], list[Any], str]:

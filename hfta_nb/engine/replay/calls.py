@@ -159,7 +159,7 @@ class Calls:
             entry.prepare(self.state)
         if isinstance(program, SplitProgram):
             return program.forward()
-        return entry.told(delivered(self.state, program.targets, program.run))
+        return entry.rebuilt(delivered(self.state, program.targets, program.run))
 
     def _is_outstanding(self) -> bool:
         """True if a later backward needs the content of the program's memory."""

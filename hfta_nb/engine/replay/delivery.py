@@ -93,5 +93,5 @@ def same_memory(grad: Tensor | None, view: Tensor) -> bool:
 
 
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:
-    for room, value in zip(to, source, strict=True):
-        room.copy_(value)
+    for buffer, value in zip(to, source, strict=True):
+        buffer.copy_(value)

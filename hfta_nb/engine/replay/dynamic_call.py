@@ -38,7 +38,7 @@ def copied(gradients: Sequence[tuple[Tensor, Tensor | Fetch]], made: list[Any]) 
     """Copy each gradient to its destination, in one call of torch."""
     if gradients:
         found = [f.get(made) if isinstance(f, Fetch) else f for _, f in gradients]
-        torch._foreach_copy_([room for room, _ in gradients], found)
+        torch._foreach_copy_([buffer for buffer, _ in gradients], found)
 
 
 @dataclass(eq=False)

@@ -36,15 +36,19 @@ _WINDOW = [2, 2], [2, 2], [0, 0], [1, 1]
 
 
 @dataclass
-class _Chain:
+class _FusedPattern:
     """Indices of calls: of the norm and what follows it, and of the gradients in the order in which they run."""
 
     forward: list[int]
     backward: list[int] = field(default_factory=list)
 
 
-def chained(
-    calls: Sequence[Instruction], wanted: Collection[int], half: int, lanes: Sequence[int] | None, device: torch.device
+def fused_patterns(
+    calls: Sequence[Instruction],
+    wanted: Collection[int],
+    half: int,
+    branches: Sequence[int] | None,
+    device: torch.device,
 ) -> tuple[list[Instruction], list[int], list[Choice]]:
     """The calls, with chains replaced by the library's; for each its former index (see `_together`); the choices.
 
@@ -52,10 +56,10 @@ def chained(
         calls: of a program.
         wanted: storages that contain results.
         half: how many of the calls belong to the first of two halves.
-        lanes: per call, its thread; None for one thread.
+        branches: per call, its thread; None for one thread.
         device: of all tensors.
     """
-    found = _Chains(calls, wanted, [(i < half, lanes and lanes[i]) for i in range(len(calls))], device)
+    found = _Chains(calls, wanted, [(i < half, branches and branches[i]) for i in range(len(calls))], device)
     return *found.taken(), list(found.choices.values())
 
 
@@ -95,8 +99,8 @@ class _Chains:
     def _replaced(self, i: int) -> dict[int, Instruction | None]:
         """Replacements of calls for the chain that starts at a norm; None if there is none."""
         call = self._calls[i]
-        for chain in self._chains(i):
-            made = self._made(call, chain)
+        for pattern in self._patterns(i):
+            made = self._made(call, pattern)
             if made is None:
                 continue
             forward, backward = made
@@ -106,16 +110,16 @@ class _Chains:
             self.choices[choice.what] = choice
             if choice.chosen.name == PLAIN:
                 return {}
-            gone: dict[int, Instruction | None] = dict.fromkeys([*chain.forward, *chain.backward])
-            gone[chain.forward[0]] = forward
+            gone: dict[int, Instruction | None] = dict.fromkeys([*pattern.forward, *pattern.backward])
+            gone[pattern.forward[0]] = forward
             if backward is not None:
-                gone[chain.backward[-1]] = backward
+                gone[pattern.backward[-1]] = backward
             return gone
         return {}
 
     # Finding chains.
 
-    def _chains(self, i: int) -> list[_Chain]:
+    def _patterns(self, i: int) -> list[_FusedPattern]:
         """Possible chains, from the longest one to the norm alone."""
         forward = [i]
         for functions in _FOLLOWING:
@@ -124,7 +128,9 @@ class _Chains:
                 break
             forward.append(after[0])
         backward = self._backward(i)
-        return [_Chain(forward[: k + 1], backward[len(backward) - k - 1 :]) for k in reversed(range(len(forward)))]
+        return [
+            _FusedPattern(forward[: k + 1], backward[len(backward) - k - 1 :]) for k in reversed(range(len(forward)))
+        ]
 
     def _backward(self, i: int) -> list[int]:
         """The norm's gradients, preceded by the gradients that they depend on."""
@@ -144,52 +150,52 @@ class _Chains:
         place = self._calls[i].results[result]
         return [] if place is None else self._readers.get(place.storage, [])
 
-    def _made(self, norm: Instruction, chain: _Chain) -> tuple[Instruction, Instruction | None] | None:
+    def _made(self, norm: Instruction, pattern: _FusedPattern) -> tuple[Instruction, Instruction | None] | None:
         """The chain as calls of the library; None if it cannot be replaced."""
         calls = self._calls
-        found = _Parts([calls[k] for k in chain.forward], [calls[k] for k in chain.backward])
-        if chain.backward and len(chain.backward) != len(chain.forward):
+        found = _Parts([calls[k] for k in pattern.forward], [calls[k] for k in pattern.backward])
+        if pattern.backward and len(pattern.backward) != len(pattern.forward):
             return None
-        if not chain.backward and self._reading(chain.forward[0], 1):
+        if not pattern.backward and self._reading(pattern.forward[0], 1):
             return None
-        if not found.fit() or not self._unseen(chain) or not self._together(chain):
+        if not found.fit() or not self._unseen(pattern) or not self._together(pattern):
             return None
         return found.calls()
 
-    def _unseen(self, chain: _Chain) -> bool:
+    def _unseen(self, pattern: _FusedPattern) -> bool:
         """True if no other call uses the intermediate results that are not kept."""
-        own = {*chain.forward, *chain.backward}
-        last = {chain.forward[-1], *chain.backward[-1:]}
+        own = {*pattern.forward, *pattern.backward}
+        last = {pattern.forward[-1], *pattern.backward[-1:]}
         between = {s for k in own - last for s in self._calls[k].makes}
-        kept = {r.storage for r in self._calls[chain.forward[0]].results[1:] if r is not None}
-        if len(chain.forward) > 2:
-            between |= set(self._calls[chain.forward[-1]].makes[1:])  # indices
+        kept = {r.storage for r in self._calls[pattern.forward[0]].results[1:] if r is not None}
+        if len(pattern.forward) > 2:
+            between |= set(self._calls[pattern.forward[-1]].makes[1:])  # indices
         between -= kept
         return not between & set(self._wanted) and all(set(self._readers.get(s, ())) <= own for s in between)
 
-    def _together(self, chain: _Chain) -> bool:
+    def _together(self, pattern: _FusedPattern) -> bool:
         """True if the forward may run at its first call and the gradients at their last one, with unchanged inputs for
         recomputation.
 
         At its first: members' running statistics that are strided are copied to their places right after the norm.
         """
         calls = self._calls
-        if any(len({self._apart[k] for k in part}) > 1 for part in (chain.forward, chain.backward)):
+        if any(len({self._apart[k] for k in part}) > 1 for part in (pattern.forward, pattern.backward)):
             return False
-        made = {s for k in chain.forward for s in calls[k].makes}
-        if any(c.writes & made for c in self._between(chain.forward)):
+        made = {s for k in pattern.forward for s in calls[k].makes}
+        if any(c.writes & made for c in self._between(pattern.forward)):
             return False
-        if chain.backward:
-            made = {s for k in chain.backward for s in calls[k].makes}
-            given = {s for k in chain.backward for s in calls[k].reads()}
-            rest = self._between(chain.backward)
+        if pattern.backward:
+            made = {s for k in pattern.backward for s in calls[k].makes}
+            given = {s for k in pattern.backward for s in calls[k].reads()}
+            rest = self._between(pattern.backward)
             if any((c.reads() | c.writes) & made or c.writes & given for c in rest):
                 return False
-        end = chain.backward[-1] if chain.backward else chain.forward[-1]
-        after = calls[chain.forward[1]] if len(chain.forward) > 1 else None
+        end = pattern.backward[-1] if pattern.backward else pattern.forward[-1]
+        after = calls[pattern.forward[1]] if len(pattern.forward) > 1 else None
         kinds = after.args[1] if after is not None and after.function is _BY_KIND else ()
-        fixed = {a.storage for a in (*calls[chain.forward[0]].args[:3], *kinds) if isinstance(a, BufferView)}
-        return not any(calls[k].writes & fixed for k in range(chain.forward[0], end))
+        fixed = {a.storage for a in (*calls[pattern.forward[0]].args[:3], *kinds) if isinstance(a, BufferView)}
+        return not any(calls[k].writes & fixed for k in range(pattern.forward[0], end))
 
     def _between(self, part: Sequence[int]) -> list[Instruction]:
         """The calls among those of one half that do not belong to it."""

@@ -37,13 +37,13 @@ class Kernel:
         images: the images.
         backward: compute gradients.
         names: of the arguments of the call in the library.
-        rooms: of its results in the library.
+        buffers: of its results in the library.
     """
 
     images: Images
     backward: bool
     names: tuple[str, ...]
-    rooms: tuple[str, ...]
+    buffers: tuple[str, ...]
 
     @property
     def _schema(self) -> SimpleNamespace:
@@ -59,14 +59,14 @@ class Kernel:
         if self.images.kinds:
             kinds = _Kinds(self.images)
 
-            def by_kind(*tensors: Any, **rooms: Tensor | None) -> None:
+            def by_kind(*tensors: Any, **buffers: Tensor | None) -> None:
                 *rest, chosen = tensors
-                bound(**dict(zip(names[:-1], rest, strict=True)), **rooms, kinds=kinds(chosen))
+                bound(**dict(zip(names[:-1], rest, strict=True)), **buffers, kinds=kinds(chosen))
 
             return by_kind
 
-        def call(*tensors: Tensor | None, **rooms: Tensor | None) -> None:
-            bound(**dict(zip(names, tensors, strict=True)), **rooms)
+        def call(*tensors: Tensor | None, **buffers: Tensor | None) -> None:
+            bound(**dict(zip(names, tensors, strict=True)), **buffers)
 
         return call
 
@@ -103,17 +103,17 @@ def chosen(forward: Instruction, backward: Instruction | None, device: torch.dev
     forward, backward = _shortened(forward, x), None if backward is None else _shortened(backward, x)
     names = dict(zip(forward.function.names, forward.args, strict=True))
     names.pop(CHOSEN, None)  # for the measurement, members have their kinds in turn
-    rooms = dict(zip(RESULTS, forward.results, strict=True))
+    buffers = dict(zip(RESULTS, forward.results, strict=True))
     if backward is not None:
         names["grad"] = backward.args[0]
-        rooms |= {n: p for n, p in zip(_GRADIENTS, backward.results, strict=True) if p is not None}
+        buffers |= {n: p for n, p in zip(_GRADIENTS, backward.results, strict=True) if p is not None}
     shapes = {n: _operand(p) for n, p in names.items()}
-    asked = tuple(n for n in _GRADIENTS if n in rooms)
-    torchs = partial(_by_torch, tuple(shapes), forward.function.images, asked)
+    requested = tuple(n for n in _GRADIENTS if n in buffers)
+    torchs = partial(_by_torch, tuple(shapes), forward.function.images, requested)
     # By running statistics, mean and scale are empty.
-    made = {n: _operand(p) for n, p in rooms.items() if p is not None and 0 not in p.size}
+    made = {n: _operand(p) for n, p in buffers.items() if p is not None and 0 not in p.size}
     own = KernelVariant(COMPILED, lambda _: _Own(tuple(shapes), made, forward, backward))
-    named = _Named((forward if backward is None else backward).function, asked)
+    named = _Named((forward if backward is None else backward).function, requested)
     return choose(named, torchs, list(shapes.values()), {}, device, [own])
 
 
@@ -137,14 +137,14 @@ def _shortened(call: Instruction, x: BufferView) -> Instruction:
 @dataclass(frozen=True)
 class _Named:
     kernel: Kernel
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
 
     @property
     def _schema(self) -> Any:
         return self.kernel._schema
 
     def __str__(self) -> str:
-        return f"{self.kernel._schema.name} {self.kernel.images} {self.asked}"
+        return f"{self.kernel._schema.name} {self.kernel.images} {self.requested}"
 
 
 def _operand(place: Any) -> Any:
@@ -155,26 +155,28 @@ class _Own:
     """Both calls of the library, with memory for results of these geometries."""
 
     def __init__(
-        self, names: tuple[str, ...], rooms: Mapping[str, Operand], forward: Instruction, backward: Instruction | None
+        self, names: tuple[str, ...], buffers: Mapping[str, Operand], forward: Instruction, backward: Instruction | None
     ) -> None:
         self._names, self._forward = names, forward.function
         self._chosen = _in_turn(forward.function.images)
         self._backward = None if backward is None else backward.function
         self._calls = self._forward.bind(), None if self._backward is None else self._backward.bind()
-        self._rooms = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in rooms.items()}
+        self._buffers = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in buffers.items()}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        rooms = self._rooms
-        given: dict[str, Any] = dict(zip(self._names, tensors, strict=True)) | {n: rooms.get(n) for n in RESULTS[1:]}
+        buffers = self._buffers
+        given: dict[str, Any] = dict(zip(self._names, tensors, strict=True)) | {n: buffers.get(n) for n in RESULTS[1:]}
         given[CHOSEN] = self._chosen
         if self._forward.images.fixed:
             given["running_var"] = given["running_var"].abs()
         forward, backward = self._calls
-        forward(*(given[n] for n in self._forward.names), **{n: rooms.get(n) for n in RESULTS})
+        forward(*(given[n] for n in self._forward.names), **{n: buffers.get(n) for n in RESULTS})
         if backward is not None and self._backward is not None:
             made = {"dx": "out", "weight_grad": "weight_grad", "bias_grad": "bias_grad"}
-            backward(*(given[n] for n in self._backward.names), **{made[n]: rooms[n] for n in _GRADIENTS if n in rooms})
-        return tuple(rooms.values())
+            backward(
+                *(given[n] for n in self._backward.names), **{made[n]: buffers[n] for n in _GRADIENTS if n in buffers}
+            )
+        return tuple(buffers.values())
 
 
 def _in_turn(how: Images) -> list[Tensor]:
@@ -193,7 +195,7 @@ def _together(x: Tensor) -> Tensor:
     return x.transpose(0, 1).flatten(1, 2)
 
 
-def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensors: Tensor) -> tuple[Tensor, ...]:
+def _by_torch(names: tuple[str, ...], how: Images, requested: Sequence[str], *tensors: Tensor) -> tuple[Tensor, ...]:
     """Torch's kernels in sequence: the results, and the gradients that are needed."""
     given = dict(zip(names, tensors, strict=True))
     x, weight, bias = given["x"], given["weight"], given["bias"]
@@ -220,7 +222,7 @@ def _by_torch(names: tuple[str, ...], how: Images, asked: Sequence[str], *tensor
         grad = _aten.threshold_backward(grad, relu, 0)
     if how.kinds:
         grad = _together(torch.ops.hfta_nb.by_kind_backward(_apart(grad, how), before, chosen, how.kinds))
-    wanted = [name in asked for name in _GRADIENTS]
+    wanted = [name in requested for name in _GRADIENTS]
     if how.groups:
         made = _aten.native_group_norm_backward(grad, x, mean, scale, weight, *counts, wanted)
     else:

@@ -77,8 +77,8 @@ class Layout:
 
     def __str__(self) -> str:
         ways = sorted(self.seconds.items(), key=lambda way: way[0] != self.chosen)
-        told = "; ".join(f"{name} {s * 1e3:.3g} ms" for name, s in ways if s is not None)
-        return "; ".join(part for part in (f"images {told}" if told else "", self.note) if part)
+        text = "; ".join(f"{name} {s * 1e3:.3g} ms" for name, s in ways if s is not None)
+        return "; ".join(part for part in (f"images {text}" if text else "", self.note) if part)
 
 
 def choose(
@@ -226,8 +226,8 @@ def _turned(leaf: Any, per_member: bool) -> Any:
     if not _image(leaf, per_member):
         return leaf.clone()
     axes = (*range(per_member), *(per_member + a for a in (0, 2, 3, 1)))
-    room = torch.empty([leaf.shape[a] for a in axes], dtype=leaf.dtype, device=leaf.device)
-    return room.permute([axes.index(a) for a in range(leaf.ndim)]).copy_(leaf)
+    buffer = torch.empty([leaf.shape[a] for a in axes], dtype=leaf.dtype, device=leaf.device)
+    return buffer.permute([axes.index(a) for a in range(leaf.ndim)]).copy_(leaf)
 
 
 def stored_alike(leaves: Sequence[Any], places: Sequence[BufferView]) -> list[Any]:
@@ -240,8 +240,8 @@ def _as(tensor: Tensor, place: BufferView) -> Tensor:
     lengths = zip(tensor.shape, tensor.stride(), place.stride, strict=True)
     if all(mine == theirs for size, mine, theirs in lengths if size > 1):
         return tensor
-    room = torch.empty_strided(tensor.shape, place.stride, dtype=tensor.dtype, device=tensor.device)
-    return room.copy_(tensor)
+    buffer = torch.empty_strided(tensor.shape, place.stride, dtype=tensor.dtype, device=tensor.device)
+    return buffer.copy_(tensor)
 
 
 def _keep(source: Source, seconds: Times) -> Times:

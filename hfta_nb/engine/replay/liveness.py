@@ -56,17 +56,17 @@ def order(place: BufferView, out: BufferView) -> list[int] | None:
     return axes
 
 
-def fitting(room: Tensor, place: BufferView, out: BufferView, anywhere: bool) -> Tensor | None:
-    """The view of `room` into which a kernel may write `out`, so that `place`, a view of `out`, is stored in `room`;
-    else None.
+def fitting(buffer: Tensor, place: BufferView, out: BufferView, anywhere: bool) -> Tensor | None:
+    """The view of `buffer` into which a kernel may write `out`, so that `place`, a view of `out`, is stored in
+    `buffer`; else None.
 
     Args:
-        room: the destination of `place`.
+        buffer: the destination of `place`.
         place, out: of one storage.
         anywhere: the kernel may write with any strides.
     """
-    whole = all(p.operand.contiguous for p in (place, out)) and room.is_contiguous()
-    if whole and room.dtype == out.dtype and place.offset == out.offset and room.numel() == math.prod(out.size):
-        return room.view(out.size)
+    whole = all(p.operand.contiguous for p in (place, out)) and buffer.is_contiguous()
+    if whole and buffer.dtype == out.dtype and place.offset == out.offset and buffer.numel() == math.prod(out.size):
+        return buffer.view(out.size)
     axes = order(place, out) if anywhere else None
-    return None if axes is None else room.permute(axes)
+    return None if axes is None else buffer.permute(axes)

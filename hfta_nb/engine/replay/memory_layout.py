@@ -27,7 +27,7 @@ class MemoryLayout:
 
     Attributes:
         slots: memory that storages share.
-        free: slots that may be reused; each lane has a separate list.
+        free: slots that may be reused; each branch has a separate list.
         bound: by storage, the memory at a gradient's destination, and the view of the result that is written there.
     """
 
@@ -62,7 +62,7 @@ class MemoryLayout:
             for place in places((call.args, call.kwargs)):
                 views.setdefault(place.storage, set()).add(place)
         written = set()
-        for place, room in self._gradients:
+        for place, buffer in self._gradients:
             maker = makers.get(place.storage)
             kernel = None if maker is None else KERNELS.get(maker.function)
             if maker is None or kernel is None or count[place.storage] > 1:
@@ -70,10 +70,10 @@ class MemoryLayout:
             out = maker.results[0]
             if out is None or views.get(place.storage, set()) - {out, place}:
                 continue
-            room_of_out = fitting(room, place, out, kernel.pointwise if self._exact else kernel.anywhere)
+            room_of_out = fitting(buffer, place, out, kernel.pointwise if self._exact else kernel.anywhere)
             if room_of_out is not None:
                 self.bound[place.storage] = room_of_out, out
-                self._tensors[out], self._tensors[place] = room_of_out, room
+                self._tensors[out], self._tensors[place] = room_of_out, buffer
                 written.add(place)
         return written
 

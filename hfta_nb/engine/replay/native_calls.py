@@ -24,30 +24,30 @@ class NativeCall:
     """How the library computes an overload.
 
     Attributes:
-        rooms: names of the arguments for the results.
+        buffers: names of the arguments for the results.
         bind: creates the function that computes, from arguments and memory for the results.
         takes: whether it supports a call.
     """
 
-    rooms: tuple[str, ...]
+    buffers: tuple[str, ...]
     bind: Bind
     takes: Callable[[Instruction], bool]
 
-    def way(self, rooms: Mapping[str, Operand]) -> KernelVariant:
+    def way(self, buffers: Mapping[str, Operand]) -> KernelVariant:
         """The kernel variant for measurement, with memory for results of these geometries."""
-        return KernelVariant(COMPILED, lambda _: _Roomy(self.bind, rooms))
+        return KernelVariant(COMPILED, lambda _: _Roomy(self.bind, buffers))
 
 
 class _Roomy:
     """Is called without memory for the results, and returns them like torch's kernels."""
 
-    def __init__(self, bind: Bind, rooms: Mapping[str, Operand]) -> None:
-        self._rooms = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in rooms.items()}
+    def __init__(self, bind: Bind, buffers: Mapping[str, Operand]) -> None:
+        self._buffers = {n: torch.empty_strided(r.size, r.stride, dtype=r.dtype) for n, r in buffers.items()}
         self._call = Binding(bind)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        self._call(*args, **kwargs, **self._rooms)
-        return tuple(self._rooms.values())
+        self._call(*args, **kwargs, **self._buffers)
+        return tuple(self._buffers.values())
 
 
 def owned(call: Instruction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> NativeCall | None:

@@ -58,9 +58,9 @@ class SavedContext:
         kinds = self.program.differentiable
         roots = *self.program.learning, *self.call.inputs.grad_leaves()
         if False not in kinds:
-            return self.entry.told(_apply(self, tuple(outputs), *roots))
+            return self.entry.rebuilt(_apply(self, tuple(outputs), *roots))
         left = iter(_apply(self, tuple(t for t, d in zip(outputs, kinds, strict=True) if d), *roots))
-        return self.entry.told([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)])
+        return self.entry.rebuilt([next(left) if d else t for t, d in zip(outputs, kinds, strict=True)])
 
     @property
     def spent(self) -> bool:
@@ -93,8 +93,8 @@ class SavedContext:
             self.entry.other_outputs(used)
             return None
         try:
-            for room, grad in zip(self.program.output_grads, (g for g in grads if g is not None), strict=True):
-                room.copy_(grad)
+            for buffer, grad in zip(self.program.output_grads, (g for g in grads if g is not None), strict=True):
+                buffer.copy_(grad)
             return self._replayed(nodes)
         except Exception as error:
             self.entry.refuse(failure(error))

@@ -23,8 +23,8 @@ class Kernel:
     """How to call a function with memory for its results.
 
     Attributes:
-        function: takes the same arguments, and the memory by the names `rooms`.
-        rooms: one per result.
+        function: takes the same arguments, and the memory by the names `buffers`.
+        buffers: one per result.
         pointwise: each entry depends on the same entry of the inputs only, so that an input's memory may be reused.
         anywhere: the result may be written to memory with other strides than a call without memory would have. Sums
             are ordered by the strides. Products have the same numbers, but for the last bit of a few: torch computes
@@ -32,7 +32,7 @@ class Kernel:
     """
 
     function: Callable[..., Any]
-    rooms: tuple[str, ...] = ("out",)
+    buffers: tuple[str, ...] = ("out",)
     pointwise: bool = False
     anywhere: bool = False
 
@@ -124,11 +124,11 @@ _WHOLE_GRAD_INPUT = (
 def _table() -> dict[Any, Kernel]:
     found: dict[Any, Kernel] = {}
 
-    def add(name: str, out: str, rooms: tuple[str, ...], pointwise: bool) -> None:
+    def add(name: str, out: str, buffers: tuple[str, ...], pointwise: bool) -> None:
         function, kernel = _overload(name), _overload(out)
         names = [] if kernel is None else [a.name for a in kernel._schema.arguments if a.is_out]
-        if function is not None and names == list(rooms):
-            found[function] = Kernel(kernel, rooms, pointwise, pointwise or name in _PRODUCTS)
+        if function is not None and names == list(buffers):
+            found[function] = Kernel(kernel, buffers, pointwise, pointwise or name in _PRODUCTS)
 
     for name in _POINTWISE_OUT:
         add(name, f"{name}.out", ("out",), True)

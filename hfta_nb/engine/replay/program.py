@@ -14,7 +14,7 @@ from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.dynamic_call import Fetch, copied
-from hfta_nb.engine.replay.parallel_lanes import ParallelLanes
+from hfta_nb.engine.replay.parallel_branches import ParallelBranches
 from hfta_nb.engine.replay.program_graphs import Part, PartGraph
 from hfta_nb.engine.replay.source import Decision, Source
 
@@ -43,7 +43,7 @@ class Program:
         cut: how many of the steps belong to the first of two halves.
         source: the calls and tensors that it was created from.
         decision: whether it is compiled.
-        lanes: what the first step runs on several threads; None if it does not.
+        branches: what the first step runs on several threads; None if it does not.
         graphs: runs instead of the steps, if it is not empty.
         draws: whether it draws random numbers of the members.
         targets: of the gradients of parameters.
@@ -61,7 +61,7 @@ class Program:
     cut: int = 0
     source: Source | None = None
     decision: Decision = field(default_factory=Decision)
-    lanes: ParallelLanes | None = None
+    branches: ParallelBranches | None = None
     graphs: Sequence[PartGraph] = ()
     draws: bool = False
     targets: Sequence[Target] = ()

@@ -67,7 +67,7 @@ class PartGraph(NamedTuple):
     generators: MemberGenerators
     streams: Sequence[torch.Generator] | None
 
-    def stands(self) -> bool:
+    def is_valid(self) -> bool:
         """True if the members draw from the generators that were captured."""
         return self.streams is None or self.generators.own is self.streams
 
@@ -101,7 +101,7 @@ class ProgramGraphs:
         if self._over or cuda_graphs.capturing(device):
             return
         self._runs += 1
-        if self._graphs and not all(graph.stands() for graph in self._graphs):
+        if self._graphs and not all(graph.is_valid() for graph in self._graphs):
             self._outdated()
         if not self._graphs and self._runs > PLAIN_RUNS:
             self._decide(device)
@@ -131,8 +131,8 @@ class ProgramGraphs:
                 before()
         except Exception as error:
             self._graphs = ()
-            told = (str(error).strip() or type(error).__name__).splitlines()[0]
-            self._end("there is not enough memory" if out_of_memory(error) else told)
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            self._end("there is not enough memory" if out_of_memory(error) else reason)
 
     def _capture(self, device: torch.device, before: Callable[[], None]) -> None:
         state, parts = self._state, self._program.parts()

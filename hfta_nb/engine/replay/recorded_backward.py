@@ -79,9 +79,9 @@ class _RecordedGradients(Gradients):
         super().__init__(call.state, recording.inputs, scale=recording.entry.scale, only=call.only)
         self._recording = recording
         if recorder.device.type == "cuda":
-            recorder.trace.lanes = gpu_streams.MOST
+            recorder.trace.branches = gpu_streams.MOST
         elif call.state.settings.threads == "blocks" and recorder.device.type == "cpu":
-            recorder.trace.lanes = available_threads()
+            recorder.trace.branches = available_threads()
 
     def _take(self, block: Block, names: list[str], grads: Any) -> None:
         recorder = self._recording.recorder

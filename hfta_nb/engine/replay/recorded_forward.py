@@ -13,7 +13,7 @@ from hfta_nb.engine.eager.autograd_nodes import nodes, own_function, reached
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.differentiate import vector_jacobian
 from hfta_nb.engine.replay.array_call import ArrayCall
-from hfta_nb.engine.replay.cache_entry import CacheEntry, room_like, rooms_for
+from hfta_nb.engine.replay.cache_entry import CacheEntry, buffer_like, buffers_for
 from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.recording import Recording, Restore
@@ -28,7 +28,7 @@ class RecordedForward(Recording):
     @classmethod
     def memory(cls, call: ArrayCall, entry: CacheEntry, given: Inputs) -> Inputs:
         # The graph that the caller gets may live on, so this call has separate memory.
-        own = tuple(room_like(v).copy_(v) if isinstance(v, Tensor) else v for v in given.leaves)
+        own = tuple(buffer_like(v).copy_(v) if isinstance(v, Tensor) else v for v in given.leaves)
         return replace(given, leaves=own)
 
     def __init__(self, call: ArrayCall, entry: CacheEntry, inputs: Inputs) -> None:
@@ -101,11 +101,11 @@ class RecordedForward(Recording):
         used = [t for t, u in zip(outputs, entry.used, strict=True) if u]
         if not entry.output_grads:
             # Stored like the outputs, as gradients of elementwise losses are: the backward need not copy them again.
-            entry.output_grads = [room_like(t.detach()) for t in used]
+            entry.output_grads = [buffer_like(t.detach()) for t in used]
         draw = torch.Generator(self.state.generators.device).manual_seed(0)
         with torch.no_grad():
-            for room in entry.output_grads:
-                room.copy_(torch.randn(room.shape, generator=draw, dtype=room.dtype, device=room.device))
+            for buffer in entry.output_grads:
+                buffer.copy_(torch.randn(buffer.shape, generator=draw, dtype=buffer.dtype, device=buffer.device))
         wanted = [(b, n) for b in self.blocks for n, p in b.parameters.items() if p.requires_grad]
         roots = [*(b.parameters[n] for b, n in wanted), *self.inputs.grad_leaves()]
         recorder.cut()
@@ -114,8 +114,8 @@ class RecordedForward(Recording):
             found = vector_jacobian(used, roots, entry.output_grads, retain_graph=True)
         for (block, name), grad in zip(wanted, found, strict=False):
             if grad is not None:
-                room = self.state.arena_of(name).grad_view(name)
-                self.keep(grad, room[block.start] if block.single else room[block.start : block.stop])
+                buffer = self.state.arena_of(name).grad_view(name)
+                self.keep(grad, buffer[block.start] if block.single else buffer[block.start : block.stop])
                 self.rows.setdefault(name, set()).update(range(block.start, block.stop))
         self.input_grads = list(found[len(wanted) :])
 
@@ -162,9 +162,9 @@ class RecordedForward(Recording):
 
     def finish(self, restore: Restore) -> None:
         entry = self.entry
-        entry.inputs = rooms_for(self.inputs)
-        rooms = [v for v in entry.inputs.leaves if isinstance(v, Tensor)]
-        for place, room in zip(self.places, rooms, strict=True):
-            self.recorder.trace.held[place.storage] = room
+        entry.inputs = buffers_for(self.inputs)
+        buffers = [v for v in entry.inputs.leaves if isinstance(v, Tensor)]
+        for place, buffer in zip(self.places, buffers, strict=True):
+            self.recorder.trace.held[place.storage] = buffer
         entry.fill(self.inputs.leaves)
         super().finish(restore)

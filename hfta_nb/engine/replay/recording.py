@@ -12,7 +12,7 @@ from hfta_nb.engine.members.tree import Rebuild, flatten, tensor_map
 from hfta_nb.engine.replay import layouts
 from hfta_nb.engine.replay.array_call import ArrayCall
 from hfta_nb.engine.replay.build_program import build_program
-from hfta_nb.engine.replay.cache_entry import CacheEntry, outputs_of, rooms_for
+from hfta_nb.engine.replay.cache_entry import CacheEntry, buffers_for, outputs_of
 from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.guards import Guards
 from hfta_nb.engine.replay.program import Program
@@ -33,7 +33,7 @@ class Recording:
 
     Attributes:
         outputs: the locations of the results.
-        told, rebuild: put the results together, see `CacheEntry`.
+        leaves, rebuild: put the results together, see `CacheEntry`.
         tensors: among the results.
         gradients: sources and destinations.
         written: values of the gradients, and their destinations.
@@ -45,7 +45,7 @@ class Recording:
     """
 
     outputs: list[BufferView]
-    told: list[Any]
+    leaves: list[Any]
     rebuild: Rebuild
     tensors: list[Tensor]
 
@@ -62,7 +62,7 @@ class Recording:
     def memory(cls, call: ArrayCall, entry: CacheEntry, given: Inputs) -> Inputs:
         """The memory that a call reads, with its inputs in it."""
         if entry.inputs is None:
-            entry.inputs = rooms_for(given)
+            entry.inputs = buffers_for(given)
         if call.scale is not None and entry.scale is None:
             entry.scale = call.scale.detach().clone()
         entry.fill(given.leaves, call.scale)
@@ -80,7 +80,7 @@ class Recording:
         if self.unusable:
             restore()
             return self.call.eagerly(given)
-        if self.entry.accepts(self.recorder.trace, guards, self.told, self.reason, self.call.kind.code):
+        if self.entry.accepts(self.recorder.trace, guards, self.leaves, self.reason, self.call.kind.code):
             self.entry.rebuild = self.rebuild
             self.finish(restore)
             self.lay(restore)
@@ -98,7 +98,7 @@ class Recording:
         if stored is not None:
             with self.recorder:
                 leaves = layouts.stored_alike(leaves, stored)
-        self.outputs, self.told, trouble = outputs_of(self.recorder, leaves, self.call.kind.returning)
+        self.outputs, self.leaves, trouble = outputs_of(self.recorder, leaves, self.call.kind.returning)
         self.tensors = [v for v in leaves if isinstance(v, Tensor)]
         self.reason = self.recorder.trace.reason or self.reason or trouble
         return result
@@ -107,11 +107,11 @@ class Recording:
         """The results of the call."""
         return self.call.outputs(self.inputs, self.call.blocks())
 
-    def keep(self, grad: Tensor, room: Tensor) -> None:
+    def keep(self, grad: Tensor, buffer: Tensor) -> None:
         """Record a gradient and its destination."""
         try:
-            self.gradients.append((self.recorder.place(grad), room))
-            self.written.append((grad, room))
+            self.gradients.append((self.recorder.place(grad), buffer))
+            self.written.append((grad, buffer))
         except NotRecordableError as error:
             self.reason = str(error)
 
@@ -201,7 +201,7 @@ class Recording:
             NotRecordableError: the call is another one.
         """
         other, guards = self.repeated(inputs, self.outputs), self.entry.guards
-        if other.reason or other.told != self.entry.leaves or guards is None or not guards.hold():
+        if other.reason or other.leaves != self.entry.leaves or guards is None or not guards.hold():
             raise NotRecordableError(other.reason or "the model does something else")
         return other.program()
 

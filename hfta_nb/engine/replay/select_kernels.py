@@ -99,7 +99,7 @@ class KernelSelector:
             return way.name != PLAIN  # it would use oneDNN as well
         return way.setting is None
 
-    def on_lane(self, number: int) -> None:
+    def on_branch(self, number: int) -> None:
         """Further choices belong to this thread's calls: copies are not shared with other threads."""
         self._copies = self._copies_of.setdefault(number, {})
 
@@ -107,10 +107,10 @@ class KernelSelector:
         """True if the library computes a call fastest, independently of settings."""
         if not self.on:
             return False
-        rooms = {n: _operand(p) for n, p in zip(own.rooms, call.results, strict=True) if p is not None}
+        buffers = {n: _operand(p) for n, p in zip(own.buffers, call.results, strict=True) if p is not None}
         named = {k: _operand(v) for k, v in kwargs.items()}
         shapes = [_operand(a) for a in args]
-        choice = choose(call.function, bare(call.function), shapes, named, self.device, [own.way(rooms)])
+        choice = choose(call.function, bare(call.function), shapes, named, self.device, [own.way(buffers)])
         if choice is None or choice.chosen.name == PLAIN:
             return False
         self.choices[choice.what], self._wanted = choice, self._now
@@ -150,20 +150,20 @@ class KernelSelector:
         """An existing copy in the requested order of axes."""
         if not isinstance(place, BufferView) or len(place.size) != 3:
             return value
-        room = self._copies.get(_flat(place))
-        if room is None:
+        buffer = self._copies.get(_flat(place))
+        if buffer is None:
             return value
-        return room.transpose(1, 2) if _turned(place) else room
+        return buffer.transpose(1, 2) if _turned(place) else buffer
 
     def _copy(self, place: BufferView, value: Tensor) -> Tensor:
         turned = _turned(place)
         flat = value.transpose(1, 2) if turned else value
         if flat.is_contiguous():
             return value
-        room = flat.new_empty(flat.shape)
-        self._copies[_flat(place)] = room
-        self._copying.append(partial(room.copy_, flat))
-        return room.transpose(1, 2) if turned else room
+        buffer = flat.new_empty(flat.shape)
+        self._copies[_flat(place)] = buffer
+        self._copying.append(partial(buffer.copy_, flat))
+        return buffer.transpose(1, 2) if turned else buffer
 
 
 def _turned(place: BufferView) -> bool:

@@ -18,10 +18,10 @@ from hfta_nb.errors import FusionError
 def state_of(state: ArrayState) -> tuple[Any, ...]:
     """The part of the signature that does not depend on inputs."""
     how = state.settings
-    lanes = available_threads() if how.threads == "blocks" else 0
+    branches = available_threads() if how.threads == "blocks" else 0
     float32 = matmul_precision.float32(state.generators.device)
     training = state.skeleton.training
-    return how.block_size, how.threads, lanes, how.fast_rng, training, float32, settings()
+    return how.block_size, how.threads, branches, how.fast_rng, training, float32, settings()
 
 
 def form(tree: Any, *, grads: bool = False) -> Any:

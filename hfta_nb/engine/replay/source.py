@@ -44,8 +44,8 @@ class Source:
 
     def digest(self) -> str:
         """A hash that is equal for steps with the same calls."""
-        told = [(str(c.function), c.args, c.kwargs, c.results) for c in self.calls]
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+        described = [(str(c.function), c.args, c.kwargs, c.results) for c in self.calls]
+        return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
 @dataclass

@@ -164,7 +164,7 @@ class Trace:
         reason: why this cannot be replayed; empty if it can.
         cut: how many of the calls belong to the first of two halves; None if there are no halves.
         blocks: the number of calls at the end of each block of members.
-        lanes: how many threads may run blocks in parallel.
+        branches: how many threads may run blocks in parallel.
     """
 
     calls: list[Instruction] = field(default_factory=list)
@@ -177,7 +177,7 @@ class Trace:
     reason: str = ""
     cut: int | None = None
     blocks: list[int] = field(default_factory=list)
-    lanes: int = 1
+    branches: int = 1
 
     def forget_made(self) -> None:
         """Release created storages, which add up to all that a step allocates; the trace can then only be compared."""
@@ -193,7 +193,7 @@ class Trace:
             other.constants,
         ) and all(address(self.held[i]) == address(other.held[i]) for i in self.outside - anywhere)
         same_constants = same_outside and all(torch.equal(self.held[i], other.held[i]) for i in self.constants)
-        halves_alike = (self.cut, self.blocks, self.lanes) == (other.cut, other.blocks, other.lanes)
+        halves_alike = (self.cut, self.blocks, self.branches) == (other.cut, other.blocks, other.branches)
         return same_constants and halves_alike and len(self.calls) == len(other.calls) and all(
             a.like(b) for a, b in zip(self.calls, other.calls, strict=True)
         )  # fmt: skip

@@ -148,10 +148,10 @@ def proven(
             try:
                 found = outcome(state, torch.no_grad()(run), restore)
                 nudged = partial(nudged_outcome, state, again, restore)
-                told = differing(found, expected, len(state), nudged, kinks)
+                difference = differing(found, expected, len(state), nudged, kinks)
             except Exception as error:
                 return failure(error)
-        return f"replayed, it {told}" if told else ""
+        return f"replayed, it {difference}" if difference else ""
 
     chosen = state.settings.strategy == "measured"
     made, run = make(chosen)
@@ -168,8 +168,8 @@ def proven(
 def placed(results: Sequence[Tensor], gradients: Sequence[tuple[Tensor, Tensor]]) -> Sequence[Tensor]:
     """The results of a call, with its gradients copied to their destinations."""
     with torch.no_grad():
-        for gradient, room in gradients:
-            room.copy_(gradient)
+        for gradient, buffer in gradients:
+            buffer.copy_(gradient)
     return results
 
 

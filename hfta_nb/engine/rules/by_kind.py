@@ -138,14 +138,14 @@ def _runs(names: Sequence[str], gap: int) -> list[tuple[str, slice]]:
     return sorted(found, key=lambda run: run[0] not in _PREPARED)
 
 
-def _bind_forward(args: Sequence[Any], rooms: Mapping[str, Any]) -> Callable[[], None]:
+def _bind_forward(args: Sequence[Any], buffers: Mapping[str, Any]) -> Callable[[], None]:
     x, chosen, kinds = args
-    return _Bound(_OUT, (x,), rooms["out"], chosen, kinds)
+    return _Bound(_OUT, (x,), buffers["out"], chosen, kinds)
 
 
-def _bind_backward(args: Sequence[Any], rooms: Mapping[str, Any]) -> Callable[[], None]:
+def _bind_backward(args: Sequence[Any], buffers: Mapping[str, Any]) -> Callable[[], None]:
     grad, x, chosen, kinds = args
-    return _Bound(_BACKWARD, (grad, x), rooms["out"], chosen, kinds)
+    return _Bound(_BACKWARD, (grad, x), buffers["out"], chosen, kinds)
 
 
 def _forward(x: Tensor, chosen: Sequence[Tensor], kinds: str) -> Tensor:

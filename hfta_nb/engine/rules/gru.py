@@ -27,7 +27,7 @@ class GRU(torch.autograd.Function):
         gates = project(x, w_x, b_x)
         turned = w_h.transpose(1, 2).contiguous()
         h_before, h_after, h_all = beside(h, steps, backward)
-        by_h, room = torch.empty_like(gates), torch.empty_like(h)
+        by_h, buffer = torch.empty_like(gates), torch.empty_like(h)
         for t in order(steps, backward):
             own, other = gates[:, t], by_h[:, t]
             if b_h is None:
@@ -37,8 +37,8 @@ class GRU(torch.autograd.Function):
             switches, n = own[..., : 2 * wide], own[..., 2 * wide :]
             torch.add(switches, other[..., : 2 * wide], out=switches)
             torch.sigmoid(switches, out=switches)
-            torch.addcmul(n, own[..., :wide], other[..., 2 * wide :], out=room)
-            tanh_(room, one, n)
+            torch.addcmul(n, own[..., :wide], other[..., 2 * wide :], out=buffer)
+            tanh_(buffer, one, n)
             torch.lerp(n, h_before[:, t], own[..., wide : 2 * wide], out=h_after[:, t])
         return finish(ctx, (x, w_x, w_h, b_x, b_h, h), h_after, (gates, by_h, h_all), backward)
 

@@ -44,12 +44,12 @@ class LSTM(torch.autograd.Function):
         c_before = c_all[:, :-1]
         if ctx.last_first:
             h_before, h_after, c_before = h_after, h_before, c_all[:, 1:]
-        room = torch.empty_like(h), torch.empty_like(h)
+        buffer = torch.empty_like(h), torch.empty_like(h)
         later: Tensor | None = None
         for t in reversed(order(x.shape[1], ctx.last_first)):
             dh = _dh(dh, None if by_out is None else by_out[:, t], later, w_h)
             later = grad[:, t]
-            _step_back(gates[t], c_before[:, t], squashed[:, t], h_after[:, t], dh, dc, later, room)
+            _step_back(gates[t], c_before[:, t], squashed[:, t], h_after[:, t], dh, dc, later, buffer)
         found = gradients(wanted, grad, grad, x, h_before, (w_x, w_h))
         first = torch.bmm(later, w_h) if wanted[5] and later is not None else None
         return (*found, first, dc if wanted[6] else None, None)
@@ -114,10 +114,10 @@ def _step_back(
     dh: Tensor,
     dc: Tensor,
     grad: Tensor,
-    room: tuple[Tensor, Tensor],
+    buffer: tuple[Tensor, Tensor],
 ) -> None:
     """Write the gradient of the gates' sums to `grad`, and turn dc of this step into that of the step before."""
-    (i, f, g, o), (di, df, dg, do), (u, v) = gates.chunk(4, -1), grad.chunk(4, -1), room
+    (i, f, g, o), (di, df, dg, do), (u, v) = gates.chunk(4, -1), grad.chunk(4, -1), buffer
     torch.mul(dh, h, out=u)
     torch.addcmul(u, u, o, value=-1, out=do)
     torch.addcmul(o, h, squashed, value=-1, out=u)

@@ -46,7 +46,7 @@ def _simple(relu: bool, *given: Any) -> Sequence[Tensor]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Call:
     """The arguments of a call that runs along time steps, for all members or for one."""
 
     x: Tensor
@@ -59,7 +59,7 @@ class _Asked:
     batch_first: bool
 
     @classmethod
-    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Asked | None:
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Call | None:
         """None for packed sequences and for projections."""
         if kwargs or len(args) != 9 or isinstance(args[3], list | tuple):  # packed
             return None
@@ -99,20 +99,20 @@ class _Asked:
 
 def _sequences(run: LayerFunction) -> Rule:
     def rule(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        asked = _Asked.of(args, kwargs)
-        if asked is None or not _fits(context, [asked.x, *asked.states, *asked.weights]) or asked.x.numel() == 0:
+        call = _Call.of(args, kwargs)
+        if call is None or not _fits(context, [call.x, *call.states, *call.weights]) or call.x.numel() == 0:
             return _torch_kernel(context, function, args, kwargs)
-        if asked.dropout and not asked.x.is_cpu:
+        if call.dropout and not call.x.is_cpu:
             return _torch_kernel(context, function, args, kwargs)
         context.note(function, _HOW)
 
         def drop(x: Tensor) -> Tensor:
-            return torch.stack(each_member(context, torch.dropout, (context.wrapped(x), asked.dropout, True), {}))
+            return torch.stack(each_member(context, torch.dropout, (context.wrapped(x), call.dropout, True), {}))
 
         with context.outside():
-            x = _steps_first(context, asked.x, asked.batch_first)
-            out, *ends = map(context.wrapped, asked.through(_taken(run, context), x, context.stacked, drop))
-        return (out.transpose(0, 1) if asked.batch_first else out, *ends)
+            x = _steps_first(context, call.x, call.batch_first)
+            out, *ends = map(context.wrapped, call.through(_taken(run, context), x, context.stacked, drop))
+        return (out.transpose(0, 1) if call.batch_first else out, *ends)
 
     return rule
 
@@ -148,27 +148,27 @@ def alone(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         function: the function that the model calls.
         args, kwargs: its arguments.
     """
-    asked = _Asked.of(args, kwargs) if function is torch.lstm else None
-    if asked is None or asked.x.ndim != 3 or asked.x.numel() == 0:
+    call = _Call.of(args, kwargs) if function is torch.lstm else None
+    if call is None or call.x.ndim != 3 or call.x.numel() == 0:
         return None
     if torch._C._is_any_autocast_enabled() or vmap_level():
         return None
-    tensors = [asked.x, *asked.states, *asked.weights]
-    if any(t.dtype != torch.float32 for t in tensors) or not native.usable(asked.x, asked.states[0]):
+    tensors = [call.x, *call.states, *call.weights]
+    if any(t.dtype != torch.float32 for t in tensors) or not native.usable(call.x, call.states[0]):
         return None
-    first, second = (1, 0) if asked.batch_first else (0, 1)
-    sizes = asked.x.shape[first], asked.x.shape[second], asked.x.shape[2], asked.states[0].shape[-1]
-    if not own_is_faster(_one, sizes, asked.biased):
+    first, second = (1, 0) if call.batch_first else (0, 1)
+    sizes = call.x.shape[first], call.x.shape[second], call.x.shape[2], call.states[0].shape[-1]
+    if not own_is_faster(_one, sizes, call.biased):
         return None
 
     def drop(x: Tensor) -> Tensor:
-        return torch.dropout(x.squeeze(0), asked.dropout, True).unsqueeze(0)
+        return torch.dropout(x.squeeze(0), call.dropout, True).unsqueeze(0)
 
-    x = (asked.x.transpose(0, 1) if asked.batch_first else asked.x).contiguous().unsqueeze(0)
-    out, *ends = (t.squeeze(0) for t in asked.through(_lstm, x, lambda t: t.unsqueeze(0), drop))
+    x = (call.x.transpose(0, 1) if call.batch_first else call.x).contiguous().unsqueeze(0)
+    out, *ends = (t.squeeze(0) for t in call.through(_lstm, x, lambda t: t.unsqueeze(0), drop))
     if not (torch.backends.mkldnn.enabled and torch.backends.mkldnn.is_available()):  # type: ignore[no-untyped-call]
         out = out.clone()  # the model may write into it, which oneDNN's backward forbids
-    return (out.transpose(0, 1) if asked.batch_first else out, *ends)
+    return (out.transpose(0, 1) if call.batch_first else out, *ends)
 
 
 def _one(given: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Tensor:

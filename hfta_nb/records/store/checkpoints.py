@@ -63,23 +63,23 @@ class Checkpoint:
 
     def body(self) -> str:
         """As JSON."""
-        told: dict[str, Any] = {"state": self.state, "trees": dict(self.trees)}
-        told["tensors"] = None if self.tensors is None else self.tensors.told()
-        told |= {"weights": {k: v.told() for k, v in self.weights.items()}}
-        told |= {"ends": {k: v.told() for k, v in self.ends.items()}}
-        return json.dumps(told)
+        saved: dict[str, Any] = {"state": self.state, "trees": dict(self.trees)}
+        saved["tensors"] = None if self.tensors is None else self.tensors.to_json()
+        saved |= {"weights": {k: v.to_json() for k, v in self.weights.items()}}
+        saved |= {"ends": {k: v.to_json() for k, v in self.ends.items()}}
+        return json.dumps(saved)
 
     @classmethod
-    def heard(cls, number: int, event: int, body: str) -> Checkpoint:
+    def from_json(cls, number: int, event: int, body: str) -> Checkpoint:
         """What `body` gave.
 
         Raises:
             KeyError, TypeError, ValueError, AttributeError: it is not.
         """
-        told = regular_files.parsed(body)
-        weights, ends = ({str(k): Entry.heard(v) for k, v in told[name].items()} for name in ("weights", "ends"))
-        tensors = None if told["tensors"] is None else Entry.heard(told["tensors"])
-        return cls(number, event, told["state"], tensors, weights, ends, dict(told["trees"]))
+        saved = regular_files.parsed(body)
+        weights, ends = ({str(k): Entry.from_json(v) for k, v in saved[name].items()} for name in ("weights", "ends"))
+        tensors = None if saved["tensors"] is None else Entry.from_json(saved["tensors"])
+        return cls(number, event, saved["state"], tensors, weights, ends, dict(saved["trees"]))
 
 
 def insert(connection: sqlite3.Connection, made: Checkpoint) -> None:
@@ -99,15 +99,15 @@ def listed(connection: sqlite3.Connection, most: int = -1) -> list[tuple[int, Ch
     """All checkpoints, or so many, the last one first; None where the row is damaged."""
     sql = "SELECT number, event, body, sum FROM checkpoints ORDER BY number DESC LIMIT ?"
     rows = connection.execute(sql, (most,)).fetchall()
-    return [(int(row[0]), _heard(*row)) for row in rows]
+    return [(int(row[0]), _read(*row)) for row in rows]
 
 
-def _heard(number: Any, event: Any, body: Any, total: Any) -> Checkpoint | None:
+def _read(number: Any, event: Any, body: Any, total: Any) -> Checkpoint | None:
     words = text(body)
     if words is None or text(total) != sum_of("checkpoints", number, event, words):
         return None
     try:
-        return Checkpoint.heard(int(number), int(event), words)
+        return Checkpoint.from_json(int(number), int(event), words)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 

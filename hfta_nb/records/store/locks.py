@@ -79,7 +79,7 @@ def locked(directory: Path) -> bool | None:
         import fcntl
     except ImportError:
         return None
-    told: bool | None = False
+    held: bool | None = False
     for path in (directory, directory / LOCK):
         try:
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -92,8 +92,8 @@ def locked(directory: Path) -> bool | None:
         except BlockingIOError:
             return True
         except OSError:
-            told = None
-    return told
+            held = None
+    return held
 
 
 def _lock(handle: int | None) -> bool | None:

@@ -49,7 +49,7 @@ class Store:
         self._access = Access(self.directory)
         self.requests = Requests(self._access)
         self._staged: dict[str, tuple[Entry, Any]] = {}  # ends that the next checkpoint commits
-        self._told: set[str] = set()  # damage that was told of
+        self._reported: set[str] = set()  # damage that was told of
         self.unwritten: dict[str, Mapping[str, Any]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,7 +107,7 @@ class Store:
         def put(connection: sqlite3.Connection) -> None:
             facts.put(connection, _STUDY, "", study)
             for name, entry in entries.items():
-                facts.put(connection, _FILE, name, entry.told())
+                facts.put(connection, _FILE, name, entry.to_json())
 
         if not self.exists:
             with database.making(self.path) as made, database.transaction(made):
@@ -142,7 +142,7 @@ class Store:
         with self._access.reading() as connection:
             found = dict(facts.all_of(connection, kind))
         for key in [key for key, body in found.items() if body is None]:
-            self._tell(f"the {kind} {key} is damaged and left out")
+            self._warn(f"the {kind} {key} is damaged and left out")
         return {key: body for key, body in found.items() if body is not None}
 
     # What happened.
@@ -189,7 +189,7 @@ class Store:
             if damaged:
                 numbers = ", ".join(map(str, damaged[:5])) + (", ..." if len(damaged) > 5 else "")
                 some = f"{len(damaged)} event{'s' * (len(damaged) > 1)}"
-                self._tell(f"{some} of {listed[0].number} to {offset} can't be read and are left out: {numbers}")
+                self._warn(f"{some} of {listed[0].number} to {offset} can't be read and are left out: {numbers}")
             yield from (row for row in journal.kept(listed, ranges) if row.body is not None)
 
     # Weights, checkpoints and other tensors.
@@ -216,7 +216,7 @@ class Store:
             self.write_study({})
         with self._access.writer() as connection:
             number, before = checkpoints.next_number(connection), self._newest(connection)
-            best = {} if before is None else checkpoints.there(self.directory, before.weights, self._tell, weights)
+            best = {} if before is None else checkpoints.there(self.directory, before.weights, self._warn, weights)
             for variant, one in weights.items():
                 best[str(variant)] = tensor_files.write(self.directory, f"weights/{variant}.{number}.safetensors", one)
             entry = (
@@ -328,11 +328,11 @@ class Store:
             StoreError: the file is missing or damaged.
         """
         with self._access.reading() as connection:
-            there, told = facts.get(connection, _FILE, name)
-        if told is None:
+            there, found = facts.get(connection, _FILE, name)
+        if found is None:
             what = "what is known of this file is damaged" if there else "no such file in the run"
             raise StoreError(what, where=str(self.directory / name))
-        return tensor_files.read(self.directory, Entry.heard(told))
+        return tensor_files.read(self.directory, Entry.from_json(found))
 
     def copy_to(self, directory: Path) -> None:
         """Copy the whole run: all of it that can be read, into a database of its own.
@@ -344,20 +344,20 @@ class Store:
             raise StoreError("a run is already there", where=str(directory), remedy="choose another directory")
         with self._access.reading() as connection:
             for found in run_copy.copy(connection, self._access.source, directory):
-                self._tell(found)
+                self._warn(found)
 
-    def tell_of_lost_files(self) -> None:
+    def warn_of_lost_files(self) -> None:
         """Warn of files of the last checkpoint that are there no more."""
         with self._access.reading() as connection, contextlib.suppress(StoreError):
             if found := self._newest(connection):
-                checkpoints.there(self.directory, {entry.path: entry for entry in found.files}, self._tell)
+                checkpoints.there(self.directory, {entry.path: entry for entry in found.files}, self._warn)
 
     # Within.
 
-    def _tell(self, what: str) -> None:
+    def _warn(self, what: str) -> None:
         """Warn of what is damaged, once."""
-        if what not in self._told:
-            self._told.add(what)
+        if what not in self._reported:
+            self._reported.add(what)
             warnings.warn(StoreWarning(visible(f"{self.path}: {what}")), stacklevel=3)
 
     def _newest(self, connection: sqlite3.Connection) -> Checkpoint | None:
@@ -375,7 +375,7 @@ class Store:
     def _best_of(self) -> Checkpoint:
         """The last checkpoint that is whole."""
         with self._access.reading() as connection:
-            return checkpoints.last_whole(connection, self.directory, self._tell)
+            return checkpoints.last_whole(connection, self.directory, self._warn)
 
     def _weights(self) -> Mapping[str, Entry]:
         if not self.exists:
@@ -387,8 +387,8 @@ class Store:
     def _ends(self, before: Checkpoint | None, state: Any) -> tuple[dict[str, Entry], dict[str, Any]]:
         """The ends that a state names, with what is in them beside tensors."""
         names = [str(one["file"]) for one in state.get("ends", ())]
-        told = {} if before is None else {n: e for n, e in before.ends.items() if n in names}
-        kept = checkpoints.there(self.directory, told, self._tell)
+        earlier = {} if before is None else {n: e for n, e in before.ends.items() if n in names}
+        kept = checkpoints.there(self.directory, earlier, self._warn)
         known = ({} if before is None else {n: (kept[n], before.trees[n]) for n in kept}) | self._staged
         found = {name: known[name] for name in names if name in known}
         return {n: entry for n, (entry, _) in found.items()}, {n: plain for n, (_, plain) in found.items()}

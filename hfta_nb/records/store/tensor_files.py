@@ -40,20 +40,20 @@ class Entry:
     sha256: str
     size_bytes: int
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def heard(cls, told: Any) -> Entry:
+    def from_json(cls, saved: Any) -> Entry:
         """What `told` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it is not.
         """
-        path = str(told["path"])
+        path = str(saved["path"])
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise ValueError(f"{path} is not in the run's directory")
-        return cls(path, str(told["sha256"]), int(told["size_bytes"]))
+        return cls(path, str(saved["sha256"]), int(saved["size_bytes"]))
 
 
 def write(directory: Path, name: str, tensors: Mapping[str, Tensor]) -> Entry:

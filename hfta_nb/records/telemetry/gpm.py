@@ -50,7 +50,7 @@ class Gpm:
         self._lib, self._gpu, self._instance = lib, gpu, instance
         self.trouble, self.failures = "", 0
         self._buffers: list[Any] = []
-        self._asked = self._make_request()
+        self._request = self._make_request()
         try:
             self._buffers += [lib.nvmlGpmSampleAlloc()]
             self._buffers += [lib.nvmlGpmSampleAlloc()]
@@ -72,13 +72,13 @@ class Gpm:
         older, newer = self._buffers
         try:
             self._fill(newer)
-            self._asked.sample1, self._asked.sample2 = older, newer
-            self._lib.nvmlGpmMetricsGet(self._asked)
+            self._request.sample1, self._request.sample2 = older, newer
+            self._lib.nvmlGpmMetricsGet(self._request)
         except self._lib.NVMLError as error:
             self._failed(str(error))
             return None
         self._buffers, self._filled_s = [newer, older], time.monotonic()
-        answers = zip(METRICS, self._asked.metrics, strict=False)  # the array has room for every metric
+        answers = zip(METRICS, self._request.metrics, strict=False)  # the array has room for every metric
         found = {name: fraction(a.value, 100.0) for name, a in answers if a.nvmlReturn == self._lib.NVML_SUCCESS}
         if not found:
             self._failed("none of the metrics is given")
@@ -102,9 +102,9 @@ class Gpm:
             self._lib.nvmlGpmMigSampleGet(self._gpu, self._instance, buffer)
 
     def _make_request(self) -> Any:
-        asked = self._lib.c_nvmlGpmMetricsGet_t()
-        asked.version = self._lib.NVML_GPM_METRICS_GET_VERSION
-        asked.numMetrics = len(METRICS)
-        for answer, constant in zip(asked.metrics, METRICS.values(), strict=False):
+        request = self._lib.c_nvmlGpmMetricsGet_t()
+        request.version = self._lib.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(METRICS)
+        for answer, constant in zip(request.metrics, METRICS.values(), strict=False):
             answer.metricId = getattr(self._lib, constant)
-        return asked
+        return request

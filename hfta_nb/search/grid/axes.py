@@ -267,7 +267,7 @@ def configurations(given: Any) -> tuple[dict[str, Json], ...]:
     """
     one = isinstance(given, Mapping) or (dataclasses.is_dataclass(given) and not isinstance(given, type))
     what = "a dict of axes to values, or a list of configurations (dicts or instances of a dataclass)"
-    if not (one or ITEMS.holds(given)):
+    if not (one or ITEMS.accepts(given)):
         raise GridError("not a grid", where="grid", got=given, accepted=what)
     found = []
     for config in [given] if one else itertools.islice(given, MAX_VARIANTS + 1):

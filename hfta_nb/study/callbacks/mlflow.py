@@ -44,12 +44,12 @@ class MLflow(Tracker):
             return
         made = self._client.create_run(self._experiment, run_name=name, tags={TAG: key})
         self._runs[variant] = made.info.run_id
-        told = [self._entities.Param(k, str(v)) for k, v in parameters.items()]
-        self._client.log_batch(self._runs[variant], params=told)
+        batch = [self._entities.Param(k, str(v)) for k, v in parameters.items()]
+        self._client.log_batch(self._runs[variant], params=batch)
 
     def log(self, variant: int, epoch: int, time_s: float, values: Mapping[str, float]) -> None:
-        told = [self._entities.Metric(k, v, int(1000 * time_s), epoch) for k, v in values.items()]
-        self._client.log_batch(self._runs[variant], metrics=told)
+        batch = [self._entities.Metric(k, v, int(1000 * time_s), epoch) for k, v in values.items()]
+        self._client.log_batch(self._runs[variant], metrics=batch)
 
     def end(self, variant: int, state: str) -> None:
         self._client.set_terminated(self._runs.pop(variant), STATUS.get(state, "FAILED"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfta_nb.study.executors.start import KINDS
-from hfta_nb.workers.crews import executor_of
+from hfta_nb.workers.pools import executor_of
 
 
 @dataclass(frozen=True)

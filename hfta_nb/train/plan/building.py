@@ -18,7 +18,7 @@ from hfta_nb.data import AnyData
 from hfta_nb.data.reading_state import Held
 from hfta_nb.data.values_in_places import same
 from hfta_nb.engine.array import has_lazy, take_shapes
-from hfta_nb.engine.array.access import plain_copy, tell, tell_of_changing, tell_of_copies
+from hfta_nb.engine.array.access import plain_copy, warn, warn_of_changing, warn_of_copies
 from hfta_nb.errors import FamilyError, HftaError, out_of_memory
 from hfta_nb.models.phases import split
 from hfta_nb.models.recipes import Family
@@ -74,7 +74,7 @@ class Builder:
         self._counts: dict[int, int] = {}
         self._modules: WeakSet[nn.Module] = WeakSet()  # of all that was built, as long as the user keeps it
         self._parameters: Any = WeakIdKeyDictionary()
-        self._asked, self._told = 0, False
+        self._builds, self._warned = 0, False
         users = not str(getattr(family.function, "__module__", "")).startswith("hfta_nb.")
         self._held = Held({family.name: family.function}) if users else None
 
@@ -86,18 +86,18 @@ class Builder:
 
     def build(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
         key, users = repr(sorted(arguments.items())), self._held is not None
-        self._asked += 1
-        pair = users and self._asked == 2
+        self._builds += 1
+        pair = users and self._builds == 2
         if key not in self._built or pair:
             with self._put_back():
                 module = self._new(variant, arguments)
                 if users:
-                    self._tell_of_shared(module)
+                    self._warn_of_shared(module)
                 if pair:  # what is kept from build to build is seen in two of them
                     second = self._new(variant, arguments)
-                    self._tell_of_shared(second)
-                    if not self._told:
-                        self._tell_of_changes(module, second)
+                    self._warn_of_shared(second)
+                    if not self._warned:
+                        self._warn_of_changes(module, second)
                 if key not in self._built:
                     self._built[key] = self._shaped(_without_memory(module))
                     if self.family.phases:
@@ -147,9 +147,9 @@ class Builder:
             else "",
         )
 
-    def _tell_of_shared(self, module: nn.Module) -> None:
+    def _warn_of_shared(self, module: nn.Module) -> None:
         """Warn, once, if this module trains what one that was built before has, as fusing warns within an array."""
-        if not self._told:
+        if not self._warned:
             paths = [
                 path
                 for path, inner in module.named_modules()
@@ -157,27 +157,27 @@ class Builder:
             ]
             names = [name for name, p in module.named_parameters() if p.requires_grad and p in self._parameters]
             if names:
-                self._told = True
+                self._warned = True
                 path = (paths or names)[0]
-                tell_of_copies(f"members share `{path}`" if path else "members are one module")
+                warn_of_copies(f"members share `{path}`" if path else "members are one module")
             statistics = [
                 f"{path}.running_mean".lstrip(".")
                 for path, inner in module.named_modules()
                 if inner in self._modules and isinstance(inner, _NormBase) and inner.running_mean is not None
             ]
             if statistics and not names:  # what is trained is told with all that is around it
-                self._told = True
-                tell_of_changing(statistics[0])
+                self._warned = True
+                warn_of_changing(statistics[0])
         self._modules.update(module.modules())
         self._parameters.update(dict.fromkeys(module.parameters()))
 
-    def _tell_of_changes(self, first: nn.Module, second: nn.Module) -> None:
+    def _warn_of_changes(self, first: nn.Module, second: nn.Module) -> None:
         """Warn if two modules that were built from one seed begin with unlike values."""
         values, others = first.state_dict(), second.state_dict()
         tensors = {name: v for name, v in values.items() if isinstance(v, Tensor) and not is_lazy(v) and not v.is_meta}
         unlike = [name for name, v in tensors.items() if not same(v, others.get(name))]
         if unlike:
-            tell(
+            warn(
                 f"{self.family.name} builds modules from one seed that begin with unlike values (`{unlike[0]}`): it "
                 "keeps a random stream or a counter, or asks for a clock. What a member begins with depends on what "
                 "was built before it, in a check and in a run that goes on as well; draw from torch's own stream, "

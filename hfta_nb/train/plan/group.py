@@ -101,8 +101,8 @@ class Group:
 
     def state(self) -> dict[str, Any]:
         """What of an array its plan does not say, as plain data; see `planned`."""
-        told = {"index": self.index, "variants": list(self.ids), "reason": self.reason}
-        return {**told, "likes": [v.id for v, _ in self.likes], **{name: getattr(self, name) for name in _FOUND}}
+        state = {"index": self.index, "variants": list(self.ids), "reason": self.reason}
+        return {**state, "likes": [v.id for v, _ in self.likes], **{name: getattr(self, name) for name in _FOUND}}
 
     def part(self, ids: Sequence[int], index: int, reason: str) -> Group:
         """An array of these variants alone, in this order of the group's."""

@@ -38,7 +38,7 @@ def make_plan(
     fixed: Mapping[str, Any],
     *,
     serial: bool = False,
-    across: float | str = MOST_PADDING["cpu"],
+    padding: float | str = MOST_PADDING["cpu"],
     capacity: int | None = None,
     builder: Builder | None = None,
 ) -> list[Group]:
@@ -48,7 +48,7 @@ def make_plan(
         family, grid, data: of the study.
         fixed: values of axes that are not in the grid.
         serial: put every variant into a group of its own, to be trained as a plain module.
-        across: the largest share of an array's parameters that may be padding, where variants of different
+        padding: the largest share of an array's parameters that may be padding, where variants of different
             architecture share it; "never" to keep them apart.
         capacity: the most members of an array; None for any number.
         builder: of the same family and data, which knows modules already.
@@ -73,7 +73,7 @@ def make_plan(
     builder = builder or Builder(family, data)
     defaults = {k: spec.default for k, spec in family.training.items()}
     drafts = [Draft.of(v, family, data, checked_fixed, builder, defaults) for v in variants]
-    found = _alone(drafts) if serial else _shared_out(drafts, across)
+    found = _alone(drafts) if serial else _shared_out(drafts, padding)
     settings = [augment.Setting.of(row) for draft in found for row in draft.rows]
     augment.check(settings, data, [name for name in specs if len(grid.axes.get(name, ())) > 1])
     for draft in found:  # now that the members are planned by what they were given
@@ -88,18 +88,18 @@ def _alone(drafts: list[Draft]) -> list[Draft]:
     return drafts
 
 
-def _shared_out(drafts: Iterable[Draft], across: float | str) -> list[Draft]:
+def _shared_out(drafts: Iterable[Draft], padding: float | str) -> list[Draft]:
     """Drafts of a variant each, joined: first those of one architecture, then what may be padded."""
     same: dict[tuple[Any, ...], Draft] = {}
     for draft in drafts:
         if (home := same.setdefault(draft.key, draft)) is not draft:
             home.join(draft, "never")
     found = list(same.values())
-    for how in ("never", across):
+    for how in ("never", padding):
         found, waiting = [], found
         for draft in waiting:
             near = found
-            if how != across:  # members of other sizes are looked at with the share of padding that they may have
+            if how != padding:  # members of other sizes are looked at with the share of padding that they may have
                 near = [g for g in found if shapes_of(g.modules[0]) == shapes_of(draft.modules[0])]
             shared = next((g for g in near if g.apart(draft, how) is None), None)
             if shared is not None:
@@ -204,7 +204,7 @@ class Draft:
         """Whether its targets are shares of classes."""
         return augment.Setting.of(self.rows[0]).mixes
 
-    def apart(self, other: Draft, across: float | str) -> str | None:
+    def apart(self, other: Draft, padding: float | str) -> str | None:
         """What keeps the other out of this group."""
         values = rows_apart(self.rows[0], other.rows[0])
         if values is not None:
@@ -215,11 +215,11 @@ class Draft:
             )
         if self.rows[0].get("param_groups") is not None and shapes_of(self.modules[0]) != shapes_of(other.modules[0]):
             return "param_groups: it chooses by names and shapes, which are the member's own only where all are alike"
-        found, fit = self._fit(other.modules[0], across)
+        found, fit = self._fit(other.modules[0], padding)
         if found is None and fit is not None:
             waste = self._waste(fit, other)
-            if waste > float(across):
-                found = f"{waste:.0%} of the parameters would be padding, more than {float(across):.0%}"
+            if waste > float(padding):
+                found = f"{waste:.0%} of the parameters would be padding, more than {float(padding):.0%}"
         return found
 
     def _waste(self, fit: Union, *more: Draft) -> float:
@@ -227,7 +227,7 @@ class Draft:
         drafts = (self, *more)
         return 1 - sum(d.own for d in drafts) / max(1, sum(len(d.modules) for d in drafts) * fit.parameters)
 
-    def _fit(self, new: nn.Module, across: float | str) -> tuple[str | None, Union | None]:
+    def _fit(self, new: nn.Module, padding: float | str) -> tuple[str | None, Union | None]:
         """What keeps a module out, and how all would fit; the latter is None where they are alike.
 
         Raises:
@@ -235,15 +235,15 @@ class Draft:
         """
         if id(new) in self.unlike:
             return None, self.fit
-        key = (id(new), across == "never")
+        key = (id(new), padding == "never")
         if key not in self.tried:
-            self.tried[key] = self._compared(new, across)
+            self.tried[key] = self._compared(new, padding)
         return self.tried[key]
 
-    def _compared(self, new: nn.Module, across: float | str) -> tuple[str | None, Union | None]:
-        padded = across != "never" and not has_lazy(new) and shapes_of(self.modules[0]) != shapes_of(new)
+    def _compared(self, new: nn.Module, padding: float | str) -> tuple[str | None, Union | None]:
+        padded = padding != "never" and not has_lazy(new) and shapes_of(self.modules[0]) != shapes_of(new)
         found = "" if padded else difference(self.modules[0], new)
-        if found is None or across == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
+        if found is None or padding == "never" or has_lazy(new):  # how lazy modules fit is seen when they have shapes
             return found, self.fit
         try:
             like = self.architectures.get(shapes_of(new))
@@ -260,11 +260,11 @@ class Draft:
         except FusionError as error:
             return error.what.partition(": ")[2] or error.what, None
 
-    def join(self, other: Draft, across: float | str) -> None:
+    def join(self, other: Draft, padding: float | str) -> None:
         """Take in the members of a draft of one architecture that `apart` has nothing against."""
         if id(other.modules[0]) not in self.unlike:
-            if across != "never":
-                _, self.fit = self._fit(other.modules[0], across)
+            if padding != "never":
+                _, self.fit = self._fit(other.modules[0], padding)
                 self.architectures = other.architectures | self.architectures
             self.tried.clear()
         self.unlike |= other.unlike
@@ -325,14 +325,14 @@ def reckoned(group: Group, family: Family, data: AnyData) -> Group:
     return replace(group, **more)
 
 
-def _why(found: Sequence[Draft], draft: Draft, across: float | str) -> str:
+def _why(found: Sequence[Draft], draft: Draft, padding: float | str) -> str:
     """Why a new group is opened, against the group that is nearest: same training settings, if any."""
 
     def distance(group: Draft) -> int:
         return sum(group.rows[0][n] != draft.rows[0][n] for n in SPLITTING)
 
     index = min(range(len(found)), key=lambda i: distance(found[i]))
-    return f"not with array {index}: {found[index].apart(draft, across)}"
+    return f"not with array {index}: {found[index].apart(draft, padding)}"
 
 
 def _check(specs: Mapping[str, Any], family: Family, data: AnyData, name: str, value: Any) -> Any:

@@ -80,7 +80,7 @@ class ArrayStep(TunedStep):
     ) -> None:
         self.array = array
         array.self_tuning = False  # a study says when, by whole steps
-        array.told = True  # which axes batches have is known
+        array.axes_known = True  # which axes batches have is known
         functions_of(array).shows = False  # the loss is as the user has given it
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
@@ -241,18 +241,18 @@ class ArrayStep(TunedStep):
                 self.scaler.set_progress(progress)
 
         after = None if keep is None else Epilogue(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
-        marks = self._marks(due, x, y)
-        draws = any(isinstance(mark, Program) and mark.draws for mark in marks or ())
-        scores = graph.run(kind, inputs.leaves, marks, action, rewind, after, draws)
+        guards = self._guards(due, x, y)
+        draws = any(isinstance(guard, Program) and guard.draws for guard in guards or ())
+        scores = graph.run(kind, inputs.leaves, guards, action, rewind, after, draws)
         notes = graph.notes()
         if notes != self.array.step_notes:
             self.array.step_notes = notes
         self.fast_path = None if done else FastPath.of(self, graph, kind, x, y, keep)
         return scores
 
-    def _marks(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
+    def _guards(self, due: Sequence[Update], x: Any, y: Any) -> list[Any] | None:
         """What a captured step would depend on; None where this one is not certain to be the same again."""
-        marks: list[Any] = [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
+        guards: list[Any] = [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
         for update in due:
             given, scale = in_phase(x, update.phase), self.scales()
             with self.precision.products(), self.precision.autocast():
@@ -260,8 +260,8 @@ class ArrayStep(TunedStep):
             bound = update.optimizer.ready()
             if program is None or bound is None:
                 return None
-            marks += [program, *bound]
-        return marks
+            guards += [program, *bound]
+        return guards
 
     def tensors(self) -> dict[str, Tensor]:
         """What a step changes, by name, but for the random streams."""
@@ -362,7 +362,7 @@ class ArrayStep(TunedStep):
 
     def state(self, by_member: bool | None = None) -> dict[str, Any]:
         return {
-            **states.told(self.array, self.updates, by_member),
+            **states.state_of(self.array, self.updates, by_member),
             "generators": self.array.generators.state_dict(),
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
             "steps": self.steps,

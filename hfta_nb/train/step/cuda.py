@@ -92,7 +92,7 @@ class CapturedGraph:
     ) -> None:
         self._graph, self._scores, self._generators, self._streams = graph, scores, generators, streams
 
-    def stands(self) -> bool:
+    def is_valid(self) -> bool:
         return self._streams is None or self._generators.own is self._streams
 
     def run(self) -> Scores:

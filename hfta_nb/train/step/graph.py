@@ -31,7 +31,7 @@ MOST_FAILURES = 3
 
 _NO_ROOM = "there is not enough memory to capture it"
 
-Marks = Sequence[Any]
+Guards = Sequence[Any]
 Action = Callable[[list[Any]], Scores]
 
 
@@ -41,7 +41,7 @@ class Captured(Protocol):
     def run(self) -> Scores:
         """Run it; the scores are copies."""
 
-    def stands(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether what the capture itself depends on is as it was."""
 
 
@@ -90,8 +90,8 @@ class GraphEntry:
 
     Attributes:
         reason: why they are not captured; empty where they are or may be yet.
-        rooms: memory that stands for the inputs.
-        marks: of the latest step.
+        buffers: memory that stands for the inputs.
+        guards: of the latest step.
         same: how many steps had these marks.
         runs: of this capture.
         failures: captures in a row that were given up early.
@@ -99,19 +99,19 @@ class GraphEntry:
     """
 
     reason: str = ""
-    rooms: list[Any] = field(default_factory=list)
-    marks: Marks | None = None
+    buffers: list[Any] = field(default_factory=list)
+    guards: Guards | None = None
     same: int = 0
     captured: Captured | None = None
     runs: int = 0
     failures: int = 0
     apart: str = ""
 
-    def note(self, marks: Marks | None) -> None:
+    def note(self, guards: Guards | None) -> None:
         """Take the marks of the next step; a capture with others is given up."""
-        old = self.marks
-        self.marks = marks
-        if marks is not None and old is not None and [id(m) for m in marks] == [id(m) for m in old]:
+        old = self.guards
+        self.guards = guards
+        if guards is not None and old is not None and [id(m) for m in guards] == [id(m) for m in old]:
             self.same += 1
             return
         self.same = 0
@@ -141,12 +141,12 @@ class GraphEntry:
 
     def fill(self, leaves: Sequence[Any]) -> list[Any]:
         """The inputs in memory that is always the same."""
-        if not self.rooms:
-            self.rooms = [torch.empty_like(v) if isinstance(v, Tensor) else v for v in leaves]
-        for room, value in zip(self.rooms, leaves, strict=True):
-            if isinstance(room, Tensor) and room is not value:
-                room.copy_(value, non_blocking=True)
-        return self.rooms
+        if not self.buffers:
+            self.buffers = [torch.empty_like(v) if isinstance(v, Tensor) else v for v in leaves]
+        for buffer, value in zip(self.buffers, leaves, strict=True):
+            if isinstance(buffer, Tensor) and buffer is not value:
+                buffer.copy_(value, non_blocking=True)
+        return self.buffers
 
 
 class StepGraph:
@@ -191,7 +191,7 @@ class StepGraph:
         self,
         kind: Hashable,
         leaves: Sequence[Any],
-        marks: Marks | None,
+        guards: Guards | None,
         action: Action,
         rewind: Callable[[], None],
         after: Epilogue | None = None,
@@ -202,7 +202,7 @@ class StepGraph:
         Args:
             kind: steps of one kind have inputs of the same shapes, and go the same way.
             leaves: the inputs, tensors and others.
-            marks: what a capture depends on; None where the step is not to be captured.
+            guards: what a capture depends on; None where the step is not to be captured.
             action: the step of some inputs, as ever.
             rewind: puts back what it notes on the host, so that it can be made once more.
             after: what becomes of the scores, which are not returned then: captured with the step where that can be.
@@ -213,24 +213,24 @@ class StepGraph:
             while len(self._kinds) >= self.most_kinds:
                 del self._kinds[next(iter(self._kinds))]
             known = self._kinds[kind] = GraphEntry(self.backend.refuses(leaves))
-        mark = None if after is None or known.apart else after.keep.mark()
+        guard = None if after is None or known.apart else after.keep.guard()
         if not known.reason:
-            known.note(None if marks is None else [*marks, *([] if mark is None else [mark])])
-        if known.reason or marks is None:
+            known.note(None if guards is None else [*guards, *([] if guard is None else [guard])])
+        if known.reason or guards is None:
             return _followed(action, after)(list(leaves))
-        if known.captured is not None and not known.captured.stands():
+        if known.captured is not None and not known.captured.is_valid():
             known.captured = None  # captured anew at once: nothing about the step has changed
-        rooms = known.fill(leaves)
+        buffers = known.fill(leaves)
         if known.captured is None and known.same < WARM_STEPS:
-            return self.backend.warm(lambda: _followed(action, after)(rooms))
-        whole = action if mark is None else _followed(action, after)
+            return self.backend.warm(lambda: _followed(action, after)(buffers))
+        whole = action if guard is None else _followed(action, after)
         if known.captured is None:
-            within = None if mark is None else after
-            scores = self._capture(known, lambda: whole(rooms), rewind, within, draws)
+            within = None if guard is None else after
+            scores = self._capture(known, lambda: whole(buffers), rewind, within, draws)
         else:
             known.runs += 1
             scores = known.captured.run()
-        return _followed(lambda _: scores, after)(rooms) if mark is None else scores
+        return _followed(lambda _: scores, after)(buffers) if guard is None else scores
 
     def _capture(
         self,

@@ -43,7 +43,7 @@ class FastPath:
         keep: what took the scores within the graph.
     """
 
-    __slots__ = ("_bound", "_captured", "_graph", "_known", "_mark", "_precision", "_score", "_standing", "_update")
+    __slots__ = ("_bound", "_captured", "_graph", "_guard", "_known", "_precision", "_score", "_standing", "_update")
 
     def __init__(
         self, step: Stepping, graph: StepGraph, known: GraphEntry, standing: Standing, keep: ScoreSink | None
@@ -54,7 +54,7 @@ class FastPath:
         assert known.captured is not None  # as `of` has seen
         self._captured = weakref.ref(known.captured)  # whose memory may be wanted elsewhere
         self._standing, self._bound = standing, self._update.optimizer.ready()
-        self._mark = self._marked(keep)
+        self._guard = self._guarded(keep)
 
     @classmethod
     def of(cls, step: Stepping, graph: StepGraph, kind: str, x: Any, y: Any, keep: ScoreSink | None) -> FastPath | None:
@@ -68,7 +68,7 @@ class FastPath:
             return None
         if step.phases or step.scaler is not None or type(x) is not Tensor or type(y) is not Tensor:
             return None
-        standing = Standing.of(step.array, known.marks or (), x, y)
+        standing = Standing.of(step.array, known.guards or (), x, y)
         return None if standing is None else cls(step, graph, known, standing, keep)
 
     def run(self, step: Stepping, x: Any, y: Any, keep: ScoreSink | None) -> Scores | None:
@@ -77,9 +77,9 @@ class FastPath:
         same = step.graph is self._graph and step.precision is self._precision and step.updates[0] is update
         if not same or step.done or update.score is not self._score or captured is None:
             return None
-        if self._known.captured is not captured or not captured.stands():
+        if self._known.captured is not captured or not captured.is_valid():
             return None
-        if self._marked(keep) is not self._mark or not self._standing.holds(x, y):
+        if self._guarded(keep) is not self._guard or not self._standing.matches(x, y):
             return None
         bound = update.optimizer.ready()
         if bound is None or self._bound is None or len(bound) != len(self._bound):
@@ -87,11 +87,11 @@ class FastPath:
         if any(a is not b for a, b in zip(bound, self._bound, strict=True)):
             return None
         scores = self._known.replay((x, y))
-        if keep is not None and self._mark is None:
-            step.hand(keep, scores, self._known.rooms[1])
+        if keep is not None and self._guard is None:
+            step.hand(keep, scores, self._known.buffers[1])
             return {}
         return scores
 
-    def _marked(self, keep: ScoreSink | None) -> object | None:
+    def _guarded(self, keep: ScoreSink | None) -> object | None:
         """The mark of what takes the scores within the graph; None where nothing does."""
-        return None if keep is None or self._known.apart else keep.mark()
+        return None if keep is None or self._known.apart else keep.guard()

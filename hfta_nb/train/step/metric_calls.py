@@ -45,7 +45,7 @@ def measured(name: str, function: Callable[[Any, Any], Any], output: Any, target
         except FamilyError:
             raise
         except ValueError as error:
-            _tell(name, error)
+            _warn(name, error)
             return torch.full((), torch.nan, dtype=torch.float64, device=device)
 
     found: Tensor = alone_where_needed(together, alone, output, target)
@@ -122,7 +122,7 @@ def _remedy(name: str, value: Any) -> str:
     return f"give each number a name of its own: metrics={{{example}, ...}}, or return their mean"
 
 
-def _tell(name: str, error: ValueError) -> None:
+def _warn(name: str, error: ValueError) -> None:
     if name not in _TOLD:
         _TOLD.add(name)
         text = f"metric {name} of a training batch is NaN where it raises ({error}); validation takes the whole set"

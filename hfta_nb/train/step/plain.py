@@ -39,7 +39,7 @@ from hfta_nb.train.step.choices import FUSED, by_step, check_scaled, factory_of,
 from hfta_nb.train.step.metric_calls import measuring
 from hfta_nb.train.step.parameter_groups import by_optimizer, groups_of, values_of
 from hfta_nb.train.step.precision import Precision, whole
-from hfta_nb.train.step.states import attributes_from, packed, told_attributes
+from hfta_nb.train.step.states import attributes_from_json, attributes_to_json, packed
 from hfta_nb.train.step.step_protocol import (
     Objective,
     Row,
@@ -150,10 +150,10 @@ class PlainStep:
             self._updated(stepped)
         elif self.count == self.every:
             self._step_accumulated()
-        told = _with_member_axis(summed(self.last) if self.phases else scores)
+        named = _with_member_axis(summed(self.last) if self.phases else scores)
         if keep is None:
-            return told
-        keep.take(told, y)
+            return named
+        keep.take(named, y)
         return {}
 
     def _updated(self, stepped: bool = True) -> None:
@@ -288,7 +288,7 @@ class PlainStep:
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         return {
             "module": {k: v.detach() for k, v in tensors.items()},
-            "attributes": told_attributes(self._attributes()),
+            "attributes": attributes_to_json(self._attributes()),
             "generators": self.generators.state_dict(),
             "optimizers": [_with_word_keys(update.optimizer.state_dict()) for update in self.updates],
             "lr_schedulers": [u.lr_scheduler.state_dict() if u.lr_scheduler else None for u in self.updates],
@@ -308,7 +308,7 @@ class PlainStep:
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         for name, value in state["module"].items():
             tensors[name].copy_(value)
-        put_attributes(self.module, attributes_from(state.get("attributes", ())))
+        put_attributes(self.module, attributes_from_json(state.get("attributes", ())))
         self.generators.load_state_dict(state["generators"])
         kept = state.get("functions", {})
         saved_functions.load_state(

@@ -101,13 +101,13 @@ def check(name: Any, device: torch.device, dtype: torch.dtype) -> str:
             where="precision", got=f"{name} with {str(dtype).removeprefix('torch.')}", accepted="fp32",
             remedy="use dtype='float32', or leave precision out",
         )  # fmt: skip
-    lacking = _lacking(name, device)
-    if lacking:
-        raise DeviceError(lacking, where="precision", got=f"{name} on {device}", remedy="use fp32 or bf16")
+    reason = _unsupported_reason(name, device)
+    if reason:
+        raise DeviceError(reason, where="precision", got=f"{name} on {device}", remedy="use fp32 or bf16")
     return str(name)
 
 
-def _lacking(name: str, device: torch.device) -> str:
+def _unsupported_reason(name: str, device: torch.device) -> str:
     """What the device lacks for a precision; empty where it has it. bf16 and fp16 any CPU computes, if slowly."""
     if device.type == "cuda":
         if name == "tf32" and torch.cuda.get_device_capability(device) < _AMPERE:

@@ -32,13 +32,13 @@ MEMBERS = "members"
 """The entry that a state has whose members are told one by one."""
 
 
-def told(array: FusedArray, updates: Sequence[Update], by_member: bool | None = None) -> dict[str, Any]:
+def state_of(array: FusedArray, updates: Sequence[Update], by_member: bool | None = None) -> dict[str, Any]:
     """Tensors and optimizers of all members.
 
     Args:
         by_member: whether one by one; where None, if they are padded.
     """
-    attributes = [told_attributes(attributes_of(array, index)) for index in range(len(array))]
+    attributes = [attributes_to_json(attributes_of(array, index)) for index in range(len(array))]
     kept = {"attributes": attributes} if any(attributes) else {}
     if is_padded(array) if by_member is None else by_member:
         return {
@@ -61,14 +61,14 @@ def told(array: FusedArray, updates: Sequence[Update], by_member: bool | None = 
 
 @torch.no_grad()
 def load(array: FusedArray, updates: Sequence[Update], state: Mapping[str, Any]) -> None:
-    """Take what `told` gave, of an array that may have been padded otherwise.
+    """Take what `state_of` gave, of an array that may have been padded otherwise.
 
     Raises:
         StoreError: a member has other tensors.
         OptimError: a member has another optimizer.
     """
     for index, listed in enumerate(state.get("attributes", ())):
-        set_attributes(array, index, attributes_from(listed))
+        set_attributes(array, index, attributes_from_json(listed))
     if MEMBERS in state:
         members = state[MEMBERS]
         for index, member in enumerate(members):
@@ -120,12 +120,12 @@ def _values(optimizer: Mapping[str, Any]) -> dict[str, Any]:
 # Attributes that a model sets in its forward: a count of calls, a moving average.
 
 
-def told_attributes(values: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
+def attributes_to_json(values: Mapping[tuple[str, str], Any]) -> list[list[Any]]:
     """Attributes by path and name as a tree of tensors and plain data."""
     found = []
     for (path, name), value in values.items():
         try:
-            found.append([path, name, saved_functions.told(value)])
+            found.append([path, name, saved_functions.to_json(value)])
         except TypeError:  # most models set such a value anew in each forward; who resumes a run is told
             found.append([path, name, {"lost": type(value).__name__}])
     return found
@@ -136,7 +136,7 @@ def packed(values: Sequence[Any], where: str) -> torch.Tensor:
     rows = []
     for value in values:
         try:
-            tree = saved_functions.told(value)
+            tree = saved_functions.to_json(value)
         except TypeError:
             words = f"{where}: a {type(value).__name__} is not saved with the weights, whose module will have a new one"
             warnings.warn(words, StoreWarning, stacklevel=2)
@@ -172,13 +172,13 @@ def _tensor(found: dict[str, Any]) -> Any:
     )
 
 
-def attributes_from(told: Sequence[Sequence[Any]]) -> dict[tuple[str, str], Any]:
-    """What `told_attributes` was given, but for what can't be kept."""
-    lost = {f"{path}.{name}".lstrip("."): value["lost"] for path, name, value in told if _is_lost(value)}
+def attributes_from_json(saved: Sequence[Sequence[Any]]) -> dict[tuple[str, str], Any]:
+    """What `attributes_to_json` was given, but for what can't be kept."""
+    lost = {f"{path}.{name}".lstrip("."): value["lost"] for path, name, value in saved if _is_lost(value)}
     for where, kind in lost.items():
         words = f"{where}: a {kind} that the model has set is not in checkpoints; the run goes on with the value that"
         warnings.warn(f"{words} building gives it", StoreWarning, stacklevel=2)
-    return {(path, name): saved_functions.read(value) for path, name, value in told if not _is_lost(value)}
+    return {(path, name): saved_functions.read(value) for path, name, value in saved if not _is_lost(value)}
 
 
 def _is_lost(value: Any) -> bool:

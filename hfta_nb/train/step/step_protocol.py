@@ -37,10 +37,10 @@ class ScoreSink(Protocol):
     def take(self, scores: Scores, y: Any) -> None:
         """Take in the scores of a step with targets `y`, which may be `per_member`.
 
-        Where there is a `mark`, this calls kernels alone, always on the same memory, and reads nothing back.
+        Where there is a `guard`, this calls kernels alone, always on the same memory, and reads nothing back.
         """
 
-    def mark(self) -> object | None:
+    def guard(self) -> object | None:
         """The same object for as long as `take` works on the same memory; None where it can't be captured."""
 
     def tensors(self) -> list[Tensor]:

@@ -116,12 +116,12 @@ class DataParallel:
             sum_gradients(self.array, self.ranks, only)
         finally:
             aside.add()
-        told = losses.detach().clone()
-        self.ranks.broadcast_(told)  # a rank's kernels may round otherwise, and a line search decides by losses
+        shared = losses.detach().clone()
+        self.ranks.broadcast_(shared)  # a rank's kernels may round otherwise, and a line search decides by losses
         if not has_aux:
-            return told
+            return shared
         with torch.no_grad():
-            return told, self._through.evaluate(self._part(loss_fn, 1), marked(outputs.whole), y)
+            return shared, self._through.evaluate(self._part(loss_fn, 1), marked(outputs.whole), y)
 
     @torch.no_grad()
     def evaluate(self, function: Callable[..., Any], x: Any, y: Any = None) -> Any:
@@ -196,9 +196,9 @@ class DataParallel:
 
     def _alike(self) -> None:
         """See that the ranks have arrays of the same shape."""
-        told = [len(self.array)] + [arena.data.shape[1] for arena in [*self.array.arenas, *self.array.buffer_arenas]]
+        sizes = [len(self.array)] + [arena.data.shape[1] for arena in [*self.array.arenas, *self.array.buffer_arenas]]
         numbers = torch.zeros(8, dtype=torch.int64)
-        numbers[: len(told)] = torch.tensor(told[:8])
+        numbers[: len(sizes)] = torch.tensor(sizes[:8])
         if any(not torch.equal(numbers, other.cpu()) for other in self.ranks.gather(numbers)):
             raise DistributedError(
                 "the ranks have unlike arrays", where=f"rank {self.rank} of {self.size}", got=self.array,
@@ -249,8 +249,8 @@ class DataParallel:
         array = self.array
         if self.batch_norm == "local" or array.training in self._normed or min(sizes) < 2:
             return
-        restore, told = snapshot(array), array.told
-        array.told = True
+        restore, known = snapshot(array), array.axes_known
+        array.axes_known = True
         with Noticed() as noticed:
             try:
                 call_module(array, rows)
@@ -259,7 +259,7 @@ class DataParallel:
                     raise
             finally:
                 restore()
-                array.told = told
+                array.axes_known = known
         found = self._normed[array.training] = bool(self.ranks.least(-noticed.count))
         if found:
             array.block_size = self.ranks.least(min(array.block_size, untimed_block_size(array)))
@@ -276,8 +276,8 @@ def _identity(function: Callable[..., Any]) -> Any:
 
 def _other(state: Tensor, rank: int) -> int:
     """The seed of a rank's stream, from the state of the stream of rank 0."""
-    told = hashlib.sha256(state.cpu().numpy().tobytes() + rank.to_bytes(4, "little")).digest()
-    return int.from_bytes(told[:8], "little") >> 1
+    digest = hashlib.sha256(state.cpu().numpy().tobytes() + rank.to_bytes(4, "little")).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _one_device(what: str) -> DistributedError:

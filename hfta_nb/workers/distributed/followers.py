@@ -67,7 +67,7 @@ class Followers:
             self.close()
             raise
 
-    def tell(self, command: str, *given: Any) -> None:
+    def send(self, command: str, *given: Any) -> None:
         """Tell every other rank to do something, in order; see `Follower`.
 
         Raises:
@@ -117,7 +117,7 @@ class Followers:
         """Start another rank."""
         own = dict.fromkeys(cores.COUNTS, str(self._threads))
         try:
-            child = ChildProcess(f"rank {rank}", own, hear, ended, heard=False)
+            child = ChildProcess(f"rank {rank}", own, hear, ended, captured=False)
         except WorkerError as error:
             raise DistributedError(f"of a rank, {error.what}", where=error.where) from error
         child.send({"task": surroundings(self._threads)}, packed(Follower))

@@ -57,32 +57,32 @@ class Leader:
 
     def _sent(self, command: str, x: Any, y: Any) -> Any:
         batch = Announced.of(x, y)
-        self.others.tell(command, batch)
+        self.others.send(command, batch)
         self.parallel.samples = batch.samples
         return batch.sent(self.others.ranks, x, y)
 
     def end_epoch(self) -> None:
         with self.others.watched():
-            self.others.tell("end_epoch")
+            self.others.send("end_epoch")
             self.step.end_epoch()
             self.parallel.check()
 
     def end_validation(self, values: Sequence[float]) -> None:
-        self.others.tell("end_validation", list(values))
+        self.others.send("end_validation", list(values))
         self.step.end_validation(values)
 
     def step_lr_schedulers(self) -> None:
-        self.others.tell("step_lr_schedulers")
+        self.others.send("step_lr_schedulers")
         self.step.step_lr_schedulers()
 
     def select(self, indices: Sequence[int]) -> Leader:
-        self.others.tell("select", list(indices))
+        self.others.send("select", list(indices))
         step = self.step.select(indices)
         assert isinstance(step.devices, DataParallel)  # as this one's
         return Leader(step, step.devices, self.others)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.others.tell("load_state", on_host(state))
+        self.others.send("load_state", on_host(state))
         self.step.load_state(state)
 
     def scales(self) -> Tensor | None:
@@ -107,7 +107,7 @@ def lead(others: Followers, batch_norm: str, step: Step) -> Step:
     if not isinstance(step, ArrayStep):
         return step
     with others.watched():
-        others.tell("build", Recipe.of(step, batch_norm))
+        others.send("build", Recipe.of(step, batch_norm))
         step.array.block_size = untimed_block_size(step.array)
         parallel = DataParallel(step.array, batch_norm=batch_norm, group=others.ranks)
         step.spread(parallel)

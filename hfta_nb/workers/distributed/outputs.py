@@ -85,7 +85,7 @@ def through(array: FusedArray) -> FusedArray:
     """An array of as many members that returns its inputs: it evaluates functions of outputs that are there."""
     members = range(len(array))
     found = fuse([Through() for _ in members], seeds=list(members), verify="never")
-    found.told = True
+    found.axes_known = True
     return found
 
 

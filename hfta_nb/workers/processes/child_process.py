@@ -69,13 +69,13 @@ class ChildProcess:
         own: environment variables that differ from those of this process.
         hear: called with each message, on a thread that reads.
         ended: called once, after its last message.
-        heard: whether the end of what it prints is kept, in `log`; else it is printed where this process prints.
+        captured: whether the end of what it prints is kept, in `log`; else it is printed where this process prints.
     """
 
-    def __init__(self, role: str, own: Mapping[str, str], hear: Send, ended: Ended, heard: bool = True) -> None:
+    def __init__(self, role: str, own: Mapping[str, str], hear: Send, ended: Ended, captured: bool = True) -> None:
         self._hear, self._ended, self._fault = hear, ended, ""
         self.ready, self.log = False, Log()
-        self._process = spawn((*COMMAND, role), own, heard)
+        self._process = spawn((*COMMAND, role), own, captured)
         self.pid = self._process.pid
         self.name = f"process {self.pid}"
         to, said, *printed = pipes_of(self._process)
@@ -142,13 +142,13 @@ class ChildProcess:
         self._ended(self._fault or in_words(code), is_crash(code))
 
 
-def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], own: Mapping[str, str], captured: bool = True) -> subprocess.Popen[bytes]:
     """Start a worker process without forking, in the same session, with interrupts blocked from the beginning.
 
     Args:
         command: its program; the id of this process is added.
         own: environment variables that differ from those of this process.
-        heard: whether what it prints comes through a pipe; else it is printed where this process prints its errors.
+        captured: whether what it prints comes through a pipe; else it is printed where this process prints its errors.
 
     Raises:
         WorkerError: the system refuses.
@@ -165,7 +165,7 @@ def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) ->
             (*command, str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if heard else None,
+            stderr=subprocess.PIPE if captured else None,
             env=environment,
             bufsize=0,
         )

@@ -56,11 +56,11 @@ def threads(environment: Mapping[str, str] | None = None) -> int:
         WorkerError: ``HFTA_NB_THREADS`` is not a positive whole number.
     """
     given = os.environ if environment is None else environment
-    asked = given.get(OVERRIDE, "").strip()
-    if asked:
-        if not asked.isdecimal() or len(asked) > 9 or not 1 <= int(asked) <= MOST_THREADS:
-            raise WorkerError("not a number of threads", where=OVERRIDE, got=asked, accepted=f"1 to {MOST_THREADS}")
-        return int(asked)
+    text = given.get(OVERRIDE, "").strip()
+    if text:
+        if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_THREADS:
+            raise WorkerError("not a number of threads", where=OVERRIDE, got=text, accepted=f"1 to {MOST_THREADS}")
+        return int(text)
     limits = [_usable() - 1, _physical(), _allowed(given)]
     return max(1, min(limit for limit in limits if limit is not None))
 

@@ -17,9 +17,9 @@ from hfta_nb.engine.kernels.native import alive
 _STALE_S = 300.0
 """A compiler that was started longer ago than this has ended, on a disk without locks."""
 _LOOK_S = 0.02
-_TOLD_S = 0.5
+_ANNOUNCED_S = 0.5
 """Seconds until a waiting person is told why."""
-_told = False
+_announced = False
 
 
 def compile_into(kept: Path, commands: Sequence[Sequence[str]]) -> None:
@@ -109,7 +109,7 @@ def wait_for(kept: Path) -> None:
     Args:
         kept: as for `compile_into`.
     """
-    global _told
+    global _announced
     begin, room = time.monotonic(), kept.with_suffix(".making")
     while not kept.is_file():
         try:
@@ -118,8 +118,8 @@ def wait_for(kept: Path) -> None:
                     return
         except OSError:  # it has ended
             return
-        if not _told and time.monotonic() - begin > _TOLD_S:
-            _told = True
+        if not _announced and time.monotonic() - begin > _ANNOUNCED_S:
+            _announced = True
             # Without any configuration, this is shown on the standard error stream.
             logging.getLogger("hfta_nb").warning("compiling kernels, once on this machine (10 to 20 s)")
         time.sleep(_LOOK_S)

@@ -163,8 +163,8 @@ def _command(compiler: str, machine: str | None, source: Path) -> list[str]:
 def _key(source: Path, compiler: str) -> str:
     """A hash of everything that the library depends on; another processor may have instructions that this one lacks."""
     stamp = Path(compiler).resolve().stat()
-    asked = (os.environ.get(variable, "") for variable in (MARCH, FLAGS))
-    return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns, *asked)
+    settings = (os.environ.get(variable, "") for variable in (MARCH, FLAGS))
+    return _digest(source.parent, compiler, stamp.st_size, stamp.st_mtime_ns, *settings)
 
 
 @cache

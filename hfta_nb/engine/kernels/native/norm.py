@@ -119,7 +119,7 @@ class BatchNormBackward(_Bound):
         norm.weight_grad, norm.bias_grad = to_weight.data_ptr(), to_bias.data_ptr()
         self._call(ctypes.byref(norm))
         gradients = out, to_weight, to_bias
-        return tuple(g if asked else None for g, asked in zip(gradients, wanted, strict=True))  # type: ignore[return-value]
+        return tuple(g if needed else None for g, needed in zip(gradients, wanted, strict=True))  # type: ignore[return-value]
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -70,12 +70,12 @@ class Choice:
     kept: bool = False
 
     def __str__(self) -> str:
-        rest = [_told(n, s) for n, s in self.seconds.items() if n != self.chosen.name]
+        rest = [_described(n, s) for n, s in self.seconds.items() if n != self.chosen.name]
         own = self.seconds.get(self.chosen.name)
-        return _told(self.chosen.name, own) + "".join(f"; {other}" for other in rest)
+        return _described(self.chosen.name, own) + "".join(f"; {other}" for other in rest)
 
 
-def _told(name: str, seconds: float | None) -> str:
+def _described(name: str, seconds: float | None) -> str:
     return f"{name} (fails or other numbers)" if seconds is None else f"{name} {seconds * 1e6:.1f} us"
 
 
@@ -303,8 +303,8 @@ def _ends(given: Any) -> Callable[[Any], Any]:
 
 
 def _floats(result: Any, named: Mapping[str, Any]) -> list[Tensor]:
-    rooms = [v for v in named.values() if isinstance(v, Tensor)]
-    found = rooms or (list(result) if isinstance(result, list | tuple) else [result])
+    buffers = [v for v in named.values() if isinstance(v, Tensor)]
+    found = buffers or (list(result) if isinstance(result, list | tuple) else [result])
     return [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
 
 

@@ -99,15 +99,15 @@ class Parted:
             several = found if isinstance(found, tuple | list) else (found,)
             self._likes = [None if v is None else (v.shape, v.stride(), v.dtype) for v in several]
         device = args[0].device
-        rooms = [
+        buffers = [
             None if like is None else torch.empty_strided(like[0], like[1], dtype=like[2], device=device)
             for like in self._likes
         ]
-        jobs = [self._job(number, args, rooms) for number in range(self.parts)]
+        jobs = [self._job(number, args, buffers) for number in range(self.parts)]
         runner_of(device, self.count)(jobs)
-        return rooms[0] if len(rooms) == 1 else tuple(rooms)
+        return buffers[0] if len(buffers) == 1 else tuple(buffers)
 
-    def _job(self, number: int, args: Sequence[Any], rooms: Sequence[Tensor | None]) -> Job:
+    def _job(self, number: int, args: Sequence[Any], buffers: Sequence[Tensor | None]) -> Job:
         backward = len(args) == _BACKWARD
 
         def own(tensor: Tensor, axis: int) -> Tensor:
@@ -125,9 +125,9 @@ class Parted:
                 x, weight, b, *how, groups = args
                 given = own(x, 1), own(weight, 0), None if b is None else own(b, 0)
                 made = (self.function(*given, *how, groups // self.parts),)
-            for room, value, axis in zip(rooms, made, _AXES if backward else _AXES[:1], strict=True):
-                if room is not None:
-                    own(room, axis).copy_(value)
+            for buffer, value, axis in zip(buffers, made, _AXES if backward else _AXES[:1], strict=True):
+                if buffer is not None:
+                    own(buffer, axis).copy_(value)
 
         return job
 

@@ -39,8 +39,8 @@ class Pointwise:
             out = torch.mm(rows, factor.t()) if bias is None else torch.addmm(bias, rows, factor.t())
         else:
             out = x.new_empty(len(rows), made)
-            for a, b, room in zip(_parts(rows, groups), _parts(factor.t(), groups), _parts(out, groups), strict=True):
-                torch.mm(a, b, out=room)
+            for a, b, buffer in zip(_parts(rows, groups), _parts(factor.t(), groups), _parts(out, groups), strict=True):
+                torch.mm(a, b, out=buffer)
             if bias is not None:
                 out += bias
         return _image(out, samples, height, width)
@@ -96,8 +96,8 @@ def _by_group(a: Tensor, b: Tensor, groups: int, across: bool) -> Tensor:
     else:
         out = a.new_empty(len(a), b.shape[1] // groups)
         pairs = zip(a.chunk(groups), _parts(b, groups), out.chunk(groups), strict=True)
-    for one, two, room in pairs:
-        torch.mm(one, two, out=room)
+    for one, two, buffer in pairs:
+        torch.mm(one, two, out=buffer)
     return out
 
 
@@ -117,9 +117,9 @@ def _spread(grad: Tensor, x: Tensor, stride: Sequence[int]) -> Tensor:
     """The gradient for all pixels; zero for pixels that the convolution does not read."""
     if all(step == 1 for step in stride):
         return grad
-    room = torch.zeros_like(x)
-    room[:, :, :: stride[0], :: stride[-1]] = grad
-    return room
+    buffer = torch.zeros_like(x)
+    buffer[:, :, :: stride[0], :: stride[-1]] = grad
+    return buffer
 
 
 def _pixels(x: Tensor) -> Tensor:

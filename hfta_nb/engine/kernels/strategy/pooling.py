@@ -22,13 +22,13 @@ class ChannelsLast:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self._rooms: tuple[Tensor, ...] | None = None
+        self._buffers: tuple[Tensor, ...] | None = None
 
     def __call__(self, x: Tensor, *window: Any, out: Tensor, indices: Tensor) -> None:
-        if self._rooms is None:
+        if self._buffers is None:
             order = torch.channels_last
-            self._rooms = tuple(torch.empty_like(t, memory_format=order) for t in (x, out, indices))
-        copy, found, places = self._rooms
+            self._buffers = tuple(torch.empty_like(t, memory_format=order) for t in (x, out, indices))
+        copy, found, places = self._buffers
         copy.copy_(x)
         self.function(copy, *window, out=found, indices=places)
         out.copy_(found)

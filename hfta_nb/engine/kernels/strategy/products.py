@@ -24,8 +24,8 @@ class Copied:
     def __call__(self, *args: Tensor, **kwargs: Any) -> Any:
         if len(args) != len(self._given) or any(a is not b for a, b in zip(args, self._given, strict=True)):
             self._prepare(args)
-        for room, source in self._copies:
-            room.copy_(source)
+        for buffer, source in self._copies:
+            buffer.copy_(source)
         return self.function(*self._passed, **kwargs)
 
     def _prepare(self, args: tuple[Tensor, ...]) -> None:
@@ -35,6 +35,6 @@ class Copied:
             turned = source.stride(1) == 1 and source.stride(2) != 1
             flat = source.transpose(1, 2) if turned else source
             if not flat.is_contiguous():
-                room = flat.new_empty(flat.shape)
-                self._copies.append((room, flat))
-                self._passed[i] = room.transpose(1, 2) if turned else room
+                buffer = flat.new_empty(flat.shape)
+                self._copies.append((buffer, flat))
+                self._passed[i] = buffer.transpose(1, 2) if turned else buffer

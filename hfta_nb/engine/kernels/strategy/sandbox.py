@@ -79,10 +79,10 @@ def survives(calls: Sequence[Tried], device: torch.device) -> bool:
         return True
     known = kept(device)
     found = {str(call): call for call in calls if not known_safe(call)}
-    told = {what: known.get(_key(what)) for what in found}
-    if any(times is not None and None in times.values() for times in told.values()):
+    records = {what: known.get(_key(what)) for what in found}
+    if any(times is not None and None in times.values() for times in records.values()):
         return False
-    unknown = {what: call for what, call in found.items() if told[what] is None}
+    unknown = {what: call for what, call in found.items() if records[what] is None}
     return not unknown or _tried(unknown, known)
 
 
@@ -107,15 +107,15 @@ def known_safe(call: Tried) -> bool:
 def _tried(calls: Mapping[str, Tried], known: Kept) -> bool:
     """Make calls in a child process, and store whether they ended it."""
     begin = time.perf_counter()
-    code, told = _child(list(calls.values()))
+    code, output = _child(list(calls.values()))
     names = list(calls)
-    alive = code == 0 and told[-1:] == ["end"]
+    alive = code == 0 and output[-1:] == ["end"]
     if alive:
         each = max(time.perf_counter() - begin, 1e-9) / len(names)
         for what in names:
             known.put(_key(what), {"child": each})
-    elif _crashed(code) and told:
-        known.put(_key(names[int(told[-1])] if told[-1] != "end" else names[-1]), {"child": None})
+    elif _crashed(code) and output:
+        known.put(_key(names[int(output[-1])] if output[-1] != "end" else names[-1]), {"child": None})
     else:  # the next attempt may succeed
         for what in names:
             known.put(_key(what), {"child": None}, lasting=False)
@@ -125,7 +125,7 @@ def _tried(calls: Mapping[str, Tried], known: Kept) -> bool:
 def _child(calls: Sequence[Tried]) -> tuple[int | None, list[str]]:
     """The exit code, or None if there is none, and the output; failures are no errors."""
     code: int | None = None
-    told = b""
+    output = b""
     with contextlib.suppress(OSError, ValueError, TypeError, subprocess.SubprocessError):
         task = {
             "threads": torch.get_num_threads(),
@@ -149,8 +149,8 @@ def _child(calls: Sequence[Tried]) -> tuple[int | None, list[str]]:
             start_new_session=True,  # an interrupt of the kernel is sent to its whole process group
             check=False,
         )
-        code, told = done.returncode, done.stdout
-    return code, told.decode(errors="replace").split()
+        code, output = done.returncode, done.stdout
+    return code, output.decode(errors="replace").split()
 
 
 def _environment() -> dict[str, str]:

@@ -17,7 +17,7 @@ _LEAST, _ENOUGH_S = 3, 0.2
 
 def main() -> None:
     """Run all calls."""
-    told = os.dup(1)
+    out = os.dup(1)
     os.dup2(2, 1)  # output of libraries
     given = json.loads(sys.stdin.read())
     import torch
@@ -25,10 +25,10 @@ def main() -> None:
     torch.set_num_threads(given["threads"])
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
         for number, call in enumerate(given["calls"]):
-            os.write(told, b"%d\n" % number)
+            os.write(out, b"%d\n" % number)
             _run(call, given["rounds"])
             gc.collect()  # the heap checker runs when memory is freed
-    os.write(told, b"end\n")
+    os.write(out, b"end\n")
 
 
 def _run(call: dict[str, Any], rounds: int) -> None:

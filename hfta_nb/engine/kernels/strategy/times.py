@@ -47,7 +47,7 @@ class Kept:
         self._times: dict[str, Times] = {}
         self._own: set[str] = set()
         self._begin, self._end, self._sum = b"", 0, hashlib.sha256()  # of what was read
-        self._lock, self._told = threading.RLock(), False
+        self._lock, self._warned = threading.RLock(), False
         self.hopeless: set[str] = set()
         self._read()
 
@@ -79,7 +79,7 @@ class Kept:
                 try:
                     file = stack.enter_context(_locked(self.path))
                 except OSError as error:
-                    self._tell(error)
+                    self._warn(error)
                 else:
                     self._read()
             for name in (what, *unless):
@@ -89,15 +89,15 @@ class Kept:
                 try:
                     self._append(file, json.dumps([what, times]).encode())
                 except OSError as error:
-                    self._tell(error)
+                    self._warn(error)
             self._times[what] = times
             self._own.add(what)
             return times
 
-    def _tell(self, error: OSError) -> None:
+    def _warn(self, error: OSError) -> None:
         """Tell people, once, that the next process will choose anew."""
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             logging.getLogger("hfta_nb").warning(
                 "the times of kernels can't be kept (%s): each process chooses anew, so that results of the same code "
                 "may differ by rounding. Make room in this folder, or set HFTA_NB_CACHE to one that can be written",

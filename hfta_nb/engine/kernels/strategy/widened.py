@@ -30,12 +30,12 @@ class Widened:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         half = next(a.dtype for a in args if isinstance(a, Tensor) and a.dtype in HALVES)
         given = [self._copied(i, a) for i, a in enumerate(args)]
-        rooms = {k: v for k, v in kwargs.items() if isinstance(v, Tensor) and v.dtype in HALVES}
-        if rooms:
-            wide = {k: self._room(k, v) for k, v in rooms.items()}
+        buffers = {k: v for k, v in kwargs.items() if isinstance(v, Tensor) and v.dtype in HALVES}
+        if buffers:
+            wide = {k: self._buffer(k, v) for k, v in buffers.items()}
             self.function(*given, **{**kwargs, **wide})
-            for name, room in rooms.items():
-                room.copy_(wide[name])
+            for name, buffer in buffers.items():
+                buffer.copy_(wide[name])
             return None
         made = self.function(*given, **kwargs)
         if isinstance(made, tuple | list):
@@ -45,12 +45,12 @@ class Widened:
     def _copied(self, key: Any, value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dtype not in HALVES:
             return value
-        room = self._room(key, value)
-        room.copy_(value)
-        return room
+        buffer = self._buffer(key, value)
+        buffer.copy_(value)
+        return buffer
 
-    def _room(self, key: Any, like: Tensor) -> Tensor:
-        room = self._copies.get(key)
-        if room is None or room.shape != like.shape:
-            room = self._copies[key] = torch.empty_like(like, dtype=torch.float32)
-        return room
+    def _buffer(self, key: Any, like: Tensor) -> Tensor:
+        buffer = self._copies.get(key)
+        if buffer is None or buffer.shape != like.shape:
+            buffer = self._copies[key] = torch.empty_like(like, dtype=torch.float32)
+        return buffer

@@ -56,7 +56,7 @@ class Compiled:
         self._draws = Draws(draws, source.there, bases, self._made, source.generators)
         graph = Graph(calls, source.there, bases, [*source.outputs, *(place for place, _ in source.gradients)])
         self._inputs, self._outputs = graph.inputs, len(source.outputs)
-        self._rooms = [*(room for _, room in source.gradients), *graph.written]
+        self._buffers = [*(buffer for _, buffer in source.gradients), *graph.written]
         with torch.no_grad(), torch._C._DisableAutocast():  # the trace contains the casts of an active autocast
             self._graph = _compiled(graph.module, [graph.example(value) for value in self._inputs])
 
@@ -70,8 +70,8 @@ class Compiled:
             given = [v.get(self._made) if isinstance(v, Fetch) else v for v in self._inputs]
             found: list[Tensor] = list(self._graph(*given))
         self._made[:] = [None] * len(self._made)
-        if self._rooms:
-            torch._foreach_copy_(self._rooms, found[self._outputs :])
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, found[self._outputs :])
         return [v.clone() for v in found[: self._outputs]]
 
 

@@ -125,7 +125,7 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
         cost = time.perf_counter() - begin
         expected = _outcome(source, program.run, restore)
         # In float64, rounding is too small to turn a unit on or off.
-        kinks = all(room.dtype != torch.float64 for _, room in source.gradients)
+        kinks = all(buffer.dtype != torch.float64 for _, buffer in source.gradients)
         again = partial(_nudged_outcome, source, program.run, restore)
         found = _outcome(source, compiled, restore)
         trouble = differing(found, expected, len(source.generators), again, kinks)
@@ -133,11 +133,11 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
             decision.note = f"not compiled: compiled, the step {trouble}"
             return {"replayed": None, "compiled": None, "compiling": cost}
         replayed, faster = _laps([program.run, compiled], device)
-        told = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
+        text = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
         if always or faster < replayed:
-            decision.compiled, decision.note = compiled, told
+            decision.compiled, decision.note = compiled, text
         else:
-            decision.note = f"not compiled: {told}"
+            decision.note = f"not compiled: {text}"
         return {"replayed": replayed, "compiled": faster, "compiling": cost}
     except Exception as error:
         decision.note = _failed(error)
@@ -162,7 +162,7 @@ def _timed(program: Program, device: torch.device) -> float:
 
 def _saved(source: Source) -> Callable[[], None]:
     """Undoes runs of a step: lasting effects and random streams."""
-    return saved([*_changed(source), *(room for _, room in source.gradients)], source.generators)
+    return saved([*_changed(source), *(buffer for _, buffer in source.gradients)], source.generators)
 
 
 def _changed(source: Source) -> list[Tensor]:
@@ -178,10 +178,10 @@ def _changed(source: Source) -> list[Tensor]:
 def _outcome(source: Source, run: Callable[[], list[Tensor]], restore: Callable[[], None]) -> dict[str, Tensor]:
     """What a run comes to; see `verify.outcome`."""
     restore()
-    rooms = [room for _, room in source.gradients]
-    for room in rooms:
-        room.fill_(math.nan)
-    kinds = {"result": run(), "gradient": rooms, "buffer": _changed(source)}
+    buffers = [buffer for _, buffer in source.gradients]
+    for buffer in buffers:
+        buffer.fill_(math.nan)
+    kinds = {"result": run(), "gradient": buffers, "buffer": _changed(source)}
     found = {f"{kind} {i}": t.detach().clone() for kind, tensors in kinds.items() for i, t in enumerate(tensors)}
     return found | streams_by_member(source.generators)
 

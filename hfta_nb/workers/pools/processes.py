@@ -11,9 +11,9 @@ import torch
 from hfta_nb.data import Stream, StreamServer, serving
 from hfta_nb.errors import WorkerError
 from hfta_nb.train import Settings
-from hfta_nb.workers.crews.executor import Terms
-from hfta_nb.workers.crews.site import ChildSite, ChildWorker
-from hfta_nb.workers.crews.task import Training
+from hfta_nb.workers.pools.executor import Terms
+from hfta_nb.workers.pools.site import ChildSite, ChildWorker
+from hfta_nb.workers.pools.task import Training
 from hfta_nb.workers.processes import cores, pickling
 from hfta_nb.workers.processes.child import Send, packed, surroundings
 from hfta_nb.workers.processes.child_process import ChildProcess, Ended
@@ -61,8 +61,8 @@ class Processes:
         """
         gpus = len(_gpus())
         cores.check_processes("devices", devices, gpus)
-        asked = "workers" if devices == 1 else f"workers of {devices} devices"
-        cores.check_processes(asked, (self.workers or 1) * devices, gpus)
+        what = "workers" if devices == 1 else f"workers of {devices} devices"
+        cores.check_processes(what, (self.workers or 1) * devices, gpus)
 
     def open(self, settings: Settings, groups: int, devices: int = 1) -> ProcessSite:
         """See `Executor`; with several devices to a slot, `workers` are the slots.

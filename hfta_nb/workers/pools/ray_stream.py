@@ -99,10 +99,10 @@ class StreamActor:
     """
 
     def __init__(self, stream: bytes, consumers: Sequence[str], patience_s: float) -> None:
-        self._told: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        dropped = self._told.put
+        self._drops: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        dropped = self._drops.put
         self._server = StreamServer(
-            pickling.unpacked(stream), consumers, on_dropped=lambda *told: dropped(told), patience_s=patience_s
+            pickling.unpacked(stream), consumers, on_dropped=lambda *report: dropped(report), patience_s=patience_s
         )
         self._clients = {name: Client(self._server.address, name) for name in consumers}
 
@@ -118,9 +118,9 @@ class StreamActor:
         """See `StreamServer.relax`."""
         self._server.relax(on)
 
-    def told(self) -> tuple[str, str]:
+    def next_drop(self) -> tuple[str, str]:
         """The next consumer that is dropped, and why; waits for it."""
-        return self._told.get()
+        return self._drops.get()
 
 
 def _listen(actor: Any, on_dropped: Callable[[str, str], None]) -> None:
@@ -129,4 +129,4 @@ def _listen(actor: Any, on_dropped: Callable[[str, str], None]) -> None:
 
     with contextlib.suppress(ray.exceptions.RayError):
         while True:
-            on_dropped(*ray.get(actor.told.remote()))
+            on_dropped(*ray.get(actor.next_drop.remote()))

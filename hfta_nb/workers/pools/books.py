@@ -1,4 +1,4 @@
-"""What a crew knows of its arrays: their turns and numbers, how far they are, and the checkpoint of all."""
+"""What a pool knows of its arrays: their turns and numbers, how far they are, and the checkpoint of all."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hfta_nb.data import AnyData
 from hfta_nb.errors import StoreError
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Add, Control
+from hfta_nb.train.pending_group import Ends, PendingGroup, Save, WeightsOf
 from hfta_nb.train.plan import Group
 from hfta_nb.train.schedule import Schedule
 from hfta_nb.train.settings import Settings
-from hfta_nb.train.todo import Ends, Save, Todo, WeightsOf
-from hfta_nb.workers.crews.reports import Saved
-from hfta_nb.workers.crews.worker_turns import Turn, estimated_s
+from hfta_nb.workers.pools.reports import Saved
+from hfta_nb.workers.pools.worker_turns import Turn, estimated_s
 
 
 class Books(Schedule):
-    """The arrays of a run that workers train; see `Crew`, which tells workers what to train.
+    """The arrays of a run that workers train; see `WorkerPool`, which tells workers what to train.
 
     Args:
         settings, groups, control, save, resume, ends, take: see `Schedule`.
@@ -59,9 +59,9 @@ class Books(Schedule):
         remaining_s = estimated_s(turn, list(self._turns.values()), self._work, slots)
         return replace(event, elapsed_s=self.clock.elapsed_s, remaining_s=remaining_s)
 
-    def _work(self, todo: Todo) -> float:
-        length = self.batches(todo.group) or math.nan
-        run = todo.run or {"ids": todo.group.ids, "steps": 0}
+    def _work(self, pending: PendingGroup) -> float:
+        length = self.batches(pending.group) or math.nan
+        run = pending.run or {"ids": pending.group.ids, "steps": 0}
         return len(run["ids"]) * max(0.0, self.settings.epochs * length - float(run["steps"]))
 
     def _plan(self, turn: Turn, arrays: Sequence[Group]) -> None:
@@ -78,8 +78,8 @@ class Books(Schedule):
         turn.deaths = 0
         self._plan(turn, saved.arrays)
         groups = {group.index: group for group in turn.arrays}
-        indices = [turn.numbered(todo.group.index, self._free) for todo in saved.todo]
-        turn.todo = [Todo(groups[i], todo.run) for i, todo in zip(indices, saved.todo, strict=True)]
+        indices = [turn.numbered(pending.group.index, self._free) for pending in saved.pending]
+        turn.pending = [PendingGroup(groups[i], pending.run) for i, pending in zip(indices, saved.pending, strict=True)]
         self._weights |= saved.weights
         self._best |= saved.weights
         for end in saved.ended:
@@ -90,9 +90,9 @@ class Books(Schedule):
 
     def _kept(self, event: ev.CheckpointSaved) -> ev.CheckpointSaved:
         """Write all checkpoints to the store."""
-        todo = [todo for turn in self._turns.values() for todo in turn.todo]
+        pending = [pending for turn in self._turns.values() for pending in turn.pending]
         try:
-            path = self.keep([*todo, *self.waiting], self._weights)
+            path = self.keep([*pending, *self.waiting], self._weights)
         except StoreError:  # what was saved before may be gone as well: whoever keeps these elsewhere needs all
             self.unsaved |= self._best
             raise

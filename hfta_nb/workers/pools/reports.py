@@ -1,4 +1,4 @@
-"""What a crew and its workers send each other."""
+"""What a pool and its workers send each other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hfta_nb.data import Stream
 from hfta_nb.records.events import Event
+from hfta_nb.train.pending_group import End, PendingGroup, WeightsOf
 from hfta_nb.train.plan import Group
-from hfta_nb.train.todo import End, Todo, WeightsOf
 
 NEW = 1_000_000
-"""A worker numbers arrays that it makes by dividing others from here on; the crew gives them free numbers."""
+"""A worker numbers arrays that it makes by dividing others from here on; the pool gives them free numbers."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Order:
 
     Attributes:
         number: of the order; requests name it, so that one that comes late has no effect on the next order.
-        todo: arrays, each with its last checkpoint or None.
+        pending: arrays, each with its last checkpoint or None.
         early_stops: variants that were stopped before.
         pinned: variants that are not to be pruned.
         checkpoint_every_s: seconds between two checkpoints.
@@ -33,7 +33,7 @@ class Order:
     """
 
     number: int
-    todo: tuple[Todo, ...]
+    pending: tuple[PendingGroup, ...]
     early_stops: frozenset[int] = frozenset()
     pinned: frozenset[int] = frozenset()
     checkpoint_every_s: float = 10.0
@@ -67,14 +67,14 @@ class Saved:
 
     Attributes:
         arrays: of the order.
-        todo: arrays that are not done, each with how far it is.
+        pending: arrays that are not done, each with how far it is.
         ended: of arrays that are done.
         ends: by file, what is kept of an array that is done.
         weights: by variant, and by the name of a moment.
     """
 
     arrays: tuple[Group, ...]
-    todo: tuple[Todo, ...]
+    pending: tuple[PendingGroup, ...]
     ended: tuple[End, ...]
     ends: Mapping[str, Any]
     weights: Mapping[WeightsOf, Mapping[str, Tensor]] = field(default_factory=dict)

@@ -12,14 +12,14 @@ from typing import Any
 from hfta_nb.data import Stream
 from hfta_nb.errors import WorkerError
 from hfta_nb.train import Settings
-from hfta_nb.workers.crews.addresses import ACCEPTED, REMEDY, check_address
-from hfta_nb.workers.crews.executor import Terms
-from hfta_nb.workers.crews.processes import check_terms, on_first_device, whole
-from hfta_nb.workers.crews.ray_child import Actor, RayChild
-from hfta_nb.workers.crews.ray_ranks import RayFollowers
-from hfta_nb.workers.crews.ray_stream import RayServer
-from hfta_nb.workers.crews.site import VERSIONS, ChildSite, ChildWorker
-from hfta_nb.workers.crews.task import Training
+from hfta_nb.workers.pools.addresses import ACCEPTED, REMEDY, check_address
+from hfta_nb.workers.pools.executor import Terms
+from hfta_nb.workers.pools.processes import check_terms, on_first_device, whole
+from hfta_nb.workers.pools.ray_child import Actor, RayChild
+from hfta_nb.workers.pools.ray_ranks import RayFollowers
+from hfta_nb.workers.pools.ray_stream import RayServer
+from hfta_nb.workers.pools.site import VERSIONS, ChildSite, ChildWorker
+from hfta_nb.workers.pools.task import Training
 from hfta_nb.workers.processes import pickling
 from hfta_nb.workers.processes.child import Send, packed
 from hfta_nb.workers.processes.child_process import Ended

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from hfta_nb.errors import WorkerError
-from hfta_nb.workers.crews.executor import Site, Terms, Worker
-from hfta_nb.workers.crews.worker_turns import Turn
 from hfta_nb.workers.fleet import Rounds
 from hfta_nb.workers.fleet.rates import assumed
+from hfta_nb.workers.pools.executor import Site, Terms, Worker
+from hfta_nb.workers.pools.worker_turns import Turn
 
 Slots: TypeAlias = tuple[int, ...]
 
@@ -33,7 +33,7 @@ class Places:
         self._workers: dict[Slots, Worker] = {}
         self._over: set[str] = set()  # turns that ended after the planner had stopped them
         self._failures = 0
-        self._told = False
+        self._reported = False
 
     def enter(self, turns: Sequence[Turn], work: Mapping[str, float]) -> None:
         """Let the planner know of turns.
@@ -69,7 +69,7 @@ class Places:
                 busy.add(id(worker))
                 found.append((turns[name], worker))
         if found:
-            self._failures, self._told = 0, True
+            self._failures, self._reported = 0, True
         self._dismiss(busy)
         return found
 
@@ -117,9 +117,9 @@ class Places:
 
     def news(self) -> str | None:
         """What is waited for, once: no worker is there yet."""
-        if self._told or not self._workers:
+        if self._reported or not self._workers:
             return None
-        self._told = True
+        self._reported = True
         names = [worker.name for worker in self._workers.values()]
         return f"for {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
 
@@ -136,7 +136,7 @@ class Places:
 
     def _rates(self, turns: Sequence[Turn]) -> dict[str, Sequence[float]]:
         """Measured rates, or assumed ones."""
-        estimated = {t.name: [assumed(t.todo[0].group.parameters, len(t.live))] for t in turns}
+        estimated = {t.name: [assumed(t.pending[0].group.parameters, len(t.live))] for t in turns}
         known = self._terms.rates
         if not known:
             return dict(estimated)

@@ -53,7 +53,7 @@ class Ends(Protocol):
 
 
 @dataclass(frozen=True)
-class Todo:
+class PendingGroup:
     """An array that is to be trained.
 
     Attributes:

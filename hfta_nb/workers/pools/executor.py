@@ -11,10 +11,10 @@ from hfta_nb.data import Stream
 from hfta_nb.errors import FleetError
 from hfta_nb.records.events import Request
 from hfta_nb.train import Settings
-from hfta_nb.workers.crews.reports import Order, Report
 from hfta_nb.workers.fleet.flotillas import ALPHA
 from hfta_nb.workers.fleet.rates import checked, positive, within
 from hfta_nb.workers.fleet.rounds import PARADIGMS
+from hfta_nb.workers.pools.reports import Order, Report
 from hfta_nb.workers.processes.ends import RESTARTS
 
 

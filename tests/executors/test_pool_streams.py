@@ -14,13 +14,13 @@ import hfta_nb as hfta
 from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.data import serving
-from hfta_nb.workers.crews import Processes, Terms, processes
+from hfta_nb.workers.pools import Processes, Terms, processes
 from hfta_nb.workers.processes.child_process import ChildProcess
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
 from tests.core.test_shared_streams import HELD, Noisy, assert_same, curves
 from tests.core.test_stream_workers import same
-from tests.executors.test_crew_processes import workers as workers
+from tests.executors.test_pool_processes import workers as workers
 from tests.forked import forked as forked
 from tests.polling import gone
 

@@ -1,4 +1,4 @@
-"""Requests to a crew of workers: stop, pause, add, extend; a run goes on anywhere."""
+"""Requests to a pool of workers: stop, pause, add, extend; a run goes on anywhere."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.workers.crews import Terms
-from hfta_nb.workers.crews.reports import Report, Told
+from hfta_nb.workers.pools import Terms
+from hfta_nb.workers.pools.reports import Report, Told
 from tests.executors.baton import Baton, Runner
-from tests.executors.test_crews import OFTEN, make, same
+from tests.executors.test_pools import OFTEN, make, same
 
 
 def asked(study: hfta.Study, ask: Callable[[hfta.Control, ev.Event], None], **options: Any) -> list[ev.Event]:
@@ -37,7 +37,7 @@ def at_epoch(epoch: int, ask: Callable[[hfta.Control], None]) -> Callable[[hfta.
     return heard
 
 
-@pytest.mark.parametrize("then", ["inline", "crew"])
+@pytest.mark.parametrize("then", ["inline", "pool"])
 def test_a_run_that_is_stopped_goes_on_anywhere(tmp_path: Path, inline: hfta.Study, then: str) -> None:
     study = make(tmp_path)
     asked(study, at_epoch(2, hfta.Control.stop))
@@ -45,7 +45,7 @@ def test_a_run_that_is_stopped_goes_on_anywhere(tmp_path: Path, inline: hfta.Stu
     assert study.history.count(ev.STOPPED) >= 4  # one group may have been done
     assert study.store.has_checkpoint
     again = hfta.Study.load(tmp_path)
-    list(again.run(resume=True, **({"executor": Baton()} if then == "crew" else {})))
+    list(again.run(resume=True, **({"executor": Baton()} if then == "pool" else {})))
     same(again, inline)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hfta_nb import events as ev
-from hfta_nb.workers.crews import Processes, Terms
+from hfta_nb.workers.pools import Processes, Terms
 from tests.fleet.test_devices_of_a_study import equal, followers, study
 from tests.fleet.test_devices_of_a_study import one as one
 from tests.forked import forked as forked

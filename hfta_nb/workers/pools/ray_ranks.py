@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from hfta_nb.workers.crews.ray_child import Actor, RayChild
 from hfta_nb.workers.distributed.followers import Followers
 from hfta_nb.workers.distributed.rank_follower import Follower
 from hfta_nb.workers.distributed.ranks import Meet, store_at
+from hfta_nb.workers.pools.ray_child import Actor, RayChild
 from hfta_nb.workers.processes.child import Send, packed
 from hfta_nb.workers.processes.child_process import Ended
 

@@ -1,4 +1,4 @@
-"""A crew: the groups of a run, trained by several workers at a time, with one store, one history and one mailbox."""
+"""A pool: the groups of a run, trained by several workers at a time, with one store, one history and one mailbox."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Add, Control, Event
+from hfta_nb.train.pending_group import Ends, PendingGroup, Save
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import Settings
-from hfta_nb.train.todo import Ends, Save, Todo
-from hfta_nb.workers.crews.books import Books
-from hfta_nb.workers.crews.executor import Executor, Site, Worker
-from hfta_nb.workers.crews.reports import Beat, Done, Lost, Order, Planned, Report, Saved, Told
-from hfta_nb.workers.crews.shared_streams import SharedStreams
-from hfta_nb.workers.crews.worker_places import Places
-from hfta_nb.workers.crews.worker_turns import Turn
+from hfta_nb.workers.pools.books import Books
+from hfta_nb.workers.pools.executor import Executor, Site, Worker
+from hfta_nb.workers.pools.reports import Beat, Done, Lost, Order, Planned, Report, Saved, Told
+from hfta_nb.workers.pools.shared_streams import SharedStreams
+from hfta_nb.workers.pools.worker_places import Places
+from hfta_nb.workers.pools.worker_turns import Turn
 
 TICK_S = 0.5
 """Requests are read at least this often."""
@@ -26,7 +26,7 @@ TICK_S = 0.5
 STOPPED = "the run was stopped"
 
 
-class Crew(Books):
+class WorkerPool(Books):
     """Trains groups with the workers of an executor; iterate it, as a `Trainer`.
 
     The process that iterates keeps the store, the history and the mailbox: workers send events and checkpoints, and get
@@ -69,17 +69,17 @@ class Crew(Books):
         streams = SharedStreams(self.settings, site)
         with contextlib.closing(self), contextlib.closing(streams):
             self._places, self._streams = Places(site, self.terms), streams
-            todo = list(self.waiting)
+            pending = list(self.waiting)
             self.waiting.clear()
-            self._enter(todo)
+            self._enter(pending)
             while self._turns or self.waiting:
-                yield from self._asked()
+                yield from self._requests()
                 if self._stopping and not self._active:
                     yield from self._stopped()
                     return
                 if not (self._stopping or self._paused or self._pausing):
                     yield from self._dispatch(self._places, streams)
-                yield from self._heard(site)
+                yield from self._reported(site)
                 yield from self._late(streams)
 
     def close(self) -> None:
@@ -93,10 +93,10 @@ class Crew(Books):
         added = [replace(group, index=group.index + shift) for group in groups]
         self.arrays.extend(added)
         if not self._began:
-            self.waiting.extend(map(Todo, added))
+            self.waiting.extend(map(PendingGroup, added))
             return
         self._next_index = max(self._next_index, self.free_index)
-        self._enter([Todo(group) for group in added])
+        self._enter([PendingGroup(group) for group in added])
 
     # Who trains what.
 
@@ -108,15 +108,15 @@ class Crew(Books):
     def _active(self) -> list[Turn]:
         return [turn for turn in self._turns.values() if turn.worker is not None]
 
-    def _enter(self, todo: Sequence[Todo]) -> None:
+    def _enter(self, pending: Sequence[PendingGroup]) -> None:
         """Let the planner know of further arrays."""
-        if not todo:
+        if not pending:
             return
         assert self._places is not None
-        turns = [Turn(f"array {one.group.index}", [one]) for one in todo]
+        turns = [Turn(f"array {one.group.index}", [one]) for one in pending]
         self._turns |= {turn.name: turn for turn in turns}
         epochs = self.settings.epochs
-        self._places.enter(turns, {turn.name: max(1.0, epochs - _epoch(turn.todo[0])) for turn in turns})
+        self._places.enter(turns, {turn.name: max(1.0, epochs - _epoch(turn.pending[0])) for turn in turns})
 
     def _dispatch(self, places: Places, streams: SharedStreams) -> Iterator[Event]:
         """Give turns to workers that have none."""
@@ -124,15 +124,15 @@ class Crew(Books):
             return  # the next flotilla begins together, to read together
         begun = places.due(self._turns)
         for turn, worker in begun:
-            turn.todo = [self.opened(todo) for todo in turn.todo]
+            turn.pending = [self.opened(pending) for pending in turn.pending]
             self._orders += 1
             turn.begin(worker, self._orders)
         shared = streams.begin([turn for turn, _ in begun], places.coming(self._turns))
         for turn, worker in begun:
             stops, pins = frozenset(self.early_stops), frozenset(self.pinned)
-            devices = self.ranks[0] * len(places.slots_of(turn)) if all(map(_spreads, turn.todo)) else 1
+            devices = self.ranks[0] * len(places.slots_of(turn)) if all(map(_spreads, turn.pending)) else 1
             more: dict[str, Any] = {"devices": devices, "batch_norm": self.ranks[1], "stream": shared.get(turn.name)}
-            worker.train(Order(turn.order, tuple(turn.todo), stops, pins, self.checkpoint_every_s, **more))
+            worker.train(Order(turn.order, tuple(turn.pending), stops, pins, self.checkpoint_every_s, **more))
             where = worker.name if devices == 1 else f"{devices} devices of {worker.name}"
             shares = ", on a shared stream" if turn.name in shared else ""
             yield ev.ArrayPlaced(time.time(), turn.index, worker.name, places.slots_of(turn), places.slots)
@@ -172,7 +172,7 @@ class Crew(Books):
 
     # Requests.
 
-    def _asked(self) -> Iterator[Event]:
+    def _requests(self) -> Iterator[Event]:
         for request in self.control.poll():
             if isinstance(request, ev.Add):
                 yield from self.added(request)
@@ -223,7 +223,7 @@ class Crew(Books):
 
     # Reports.
 
-    def _heard(self, site: Site) -> Iterator[Event]:
+    def _reported(self, site: Site) -> Iterator[Event]:
         """What workers have reported."""
         if not self._active and not self._turns:
             return
@@ -267,8 +267,8 @@ class Crew(Books):
             turn.paused = event.state == ev.PAUSED
             yield from self._held()
         elif isinstance(event, ev.CheckpointSaved):
-            asked = turn.leaving or turn.late or self._stopping or self._pausing
-            if self.save is not None and (asked or not turn.todo or self.save_due):
+            leaving = turn.leaving or turn.late or self._stopping or self._pausing
+            if self.save is not None and (leaving or not turn.pending or self.save_due):
                 yield self._kept(event)
         elif isinstance(event, ev.StepsDone):
             assert self._places is not None
@@ -310,7 +310,7 @@ class Crew(Books):
             yield from self._fail(turn, words, "")
             return
         left = self._left(turn)
-        where = "its last checkpoint" if any(todo.run is not None for todo in turn.todo) else "the start"
+        where = "its last checkpoint" if any(pending.run is not None for pending in turn.pending) else "the start"
         yield ev.PhaseChanged(
             time.time(), turn.index, "starting again", f"{turn.worker.name} {reason}; going on from {where}"
         )
@@ -327,7 +327,7 @@ class Crew(Books):
 
     def _fail(self, turn: Turn, reason: str, detail: str) -> Iterator[Event]:
         live, left = turn.live, self._left(turn)
-        turn.todo = []
+        turn.pending = []
         self._release(turn)
         yield left
         for variant in live:
@@ -342,12 +342,12 @@ class Crew(Books):
                 yield from self._lost(turn, f"was silent for {self.terms.silent_s:g} s")
 
 
-def _spreads(todo: Todo) -> bool:
+def _spreads(pending: PendingGroup) -> bool:
     """Whether several devices can train an array together: all that it is made of must be in it."""
-    return not (todo.group.serial or todo.group.likes)
+    return not (pending.group.serial or pending.group.likes)
 
 
-def _epoch(todo: Todo) -> float:
-    if todo.end is not None:
-        return float(todo.end.epochs)
-    return 0.0 if todo.run is None else float(todo.run["epoch"])
+def _epoch(pending: PendingGroup) -> float:
+    if pending.end is not None:
+        return float(pending.end.epochs)
+    return 0.0 if pending.run is None else float(pending.run["epoch"])

@@ -10,7 +10,7 @@ import sys
 import threading
 
 from hfta_nb.errors import WorkerError
-from hfta_nb.workers.crews.foreign import is_foreign
+from hfta_nb.workers.pools.foreign import is_foreign
 
 TIMEOUT_S = 8.0
 """How long looking the host up, connecting to it and its answer may take together."""
@@ -81,7 +81,7 @@ def check_address(address: str | None, timeout_s: float = TIMEOUT_S) -> None:
 
 def _tried(host: str, port: int, timeout_s: float) -> tuple[str, str] | None:
     """What is wrong with a server, and what to do; None if nothing is."""
-    told: list[tuple[str, str] | None] = []
+    failures: list[tuple[str, str] | None] = []
     connected = threading.Event()
 
     def attempt() -> None:
@@ -89,18 +89,18 @@ def _tried(host: str, port: int, timeout_s: float) -> tuple[str, str] | None:
             with socket.create_connection((host, port), timeout_s) as connection:
                 connected.set()
                 what = _spoken(connection)
-                told.append((what, ELSEWHERE) if what else None)
+                failures.append((what, ELSEWHERE) if what else None)
         except socket.gaierror as error:
-            told.append((f"the host {host!r} is not known: {error.strerror}", REMEDY))
+            failures.append((f"the host {host!r} is not known: {error.strerror}", REMEDY))
         except OSError as error:
-            told.append((f"{error.strerror or error}", REMEDY))
+            failures.append((f"{error.strerror or error}", REMEDY))
 
     # On a thread: looking a name up has no timeout.
     thread = threading.Thread(target=attempt, name="hfta_nb address", daemon=True)
     thread.start()
     thread.join(timeout_s)
-    if told:
-        return told[0]
+    if failures:
+        return failures[0]
     if connected.is_set():
         return f"what listens there says nothing in {timeout_s:g} s", ELSEWHERE
     return f"no answer in {timeout_s:g} s", REMEDY

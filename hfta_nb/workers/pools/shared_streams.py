@@ -10,8 +10,8 @@ from hfta_nb.data import Stream, serving
 from hfta_nb.data.workers import readable
 from hfta_nb.errors import DataError
 from hfta_nb.train import Settings
-from hfta_nb.workers.crews.executor import Server, Site
-from hfta_nb.workers.crews.worker_turns import Turn
+from hfta_nb.workers.pools.executor import Server, Site
+from hfta_nb.workers.pools.worker_turns import Turn
 
 
 class SharedStreams:
@@ -55,7 +55,7 @@ class SharedStreams:
             self._made += 1
             names = [f"{turn.name} of flotilla {self._made}" for turn in together]
             try:
-                server = self._site.serve(stream, names, lambda *told: self._dropped.put(told))
+                server = self._site.serve(stream, names, lambda *report: self._dropped.put(report))
             except DataError:  # there is no room for it, say
                 server = None
             if server is None:
@@ -110,13 +110,13 @@ def _flotillas(settings: Settings, turns: Sequence[Turn]) -> Iterator[list[Turn]
     """Turns that can read together, two or more at a time."""
     by_batches: dict[Any, list[tuple[int, Turn]]] = {}
     for turn in turns:
-        if len(turn.todo) != 1 or turn.todo[0].group.serial:
+        if len(turn.pending) != 1 or turn.pending[0].group.serial:
             continue
-        todo = turn.todo[0]
-        seeds = {settings.seed if row["data_seed"] is None else int(row["data_seed"]) for row in todo.group.rows}
+        pending = turn.pending[0]
+        seeds = {settings.seed if row["data_seed"] is None else int(row["data_seed"]) for row in pending.group.rows}
         if len(seeds) == 1:
-            key = int(todo.group.rows[0]["batch_size"]), seeds.pop()
-            by_batches.setdefault(key, []).append((0 if todo.run is None else int(todo.run["steps"]), turn))
+            key = int(pending.group.rows[0]["batch_size"]), seeds.pop()
+            by_batches.setdefault(key, []).append((0 if pending.run is None else int(pending.run["steps"]), turn))
     for found in by_batches.values():
         found.sort(key=lambda one: one[0])
         together = [found[0]]

@@ -1,4 +1,4 @@
-"""Crews of real processes."""
+"""Pools of real processes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
-from hfta_nb.workers.crews import Processes, Terms
+from hfta_nb.workers.pools import Processes, Terms
 from hfta_nb.workers.processes import child_process
 from hfta_nb.workers.processes.child_process import ChildProcess
-from tests.executors.test_crews import make, same
+from tests.executors.test_pools import make, same
 from tests.forked import forked as forked
 from tests.polling import gone
 
@@ -111,7 +111,7 @@ def test_each_gpu_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """What a process is told; no GPU is needed for that."""
     import torch
 
-    from hfta_nb.workers.crews import processes
+    from hfta_nb.workers.pools import processes
 
     spawned: list[dict[str, str]] = []
 

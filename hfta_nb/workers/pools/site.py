@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from hfta_nb.errors import WorkerError
 from hfta_nb.records.events import Request, to_json
-from hfta_nb.workers.crews.reports import Beat, Lost, Order, Report
+from hfta_nb.workers.pools.reports import Beat, Lost, Order, Report
 from hfta_nb.workers.processes import pickling
 from hfta_nb.workers.processes.child import Send, version
 from hfta_nb.workers.processes.child_process import Child, Ended
@@ -82,7 +82,7 @@ class ChildSite:
 
     def started(self, start: Callable[[Send, Ended], Child]) -> ChildWorker:
         """A worker that is started so, whose reports are waited for."""
-        made = ChildWorker(start, lambda *told: self._reports.put(told), at_once=not self.elastic)
+        made = ChildWorker(start, lambda *report: self._reports.put(report), at_once=not self.elastic)
         self._workers = [*(worker for worker in self._workers if worker.child.alive), made]
         return made
 
@@ -94,12 +94,12 @@ class ChildSite:
         """
         found: list[tuple[ChildWorker, Report]] = []
         try:
-            told = [self._reports.get(timeout=timeout_s)]
+            reports = [self._reports.get(timeout=timeout_s)]
         except queue.Empty:
             return []  # nothing has come in time
         while not self._reports.empty():
-            told.append(self._reports.get())
-        for worker, report in told:
+            reports.append(self._reports.get())
+        for worker, report in reports:
             if isinstance(report, WorkerError):
                 raise report
             found.append((worker, report))

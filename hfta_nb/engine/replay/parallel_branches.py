@@ -1,8 +1,8 @@
-"""Divides a recorded step into lanes that can run at the same time: the calls of different blocks of members.
+"""Divides a recorded step into branches that can run at the same time: the calls of different blocks of members.
 
-A *lane* is the sequence of calls of some blocks, which one thread runs. Lanes are independent if no call uses values
-that another lane has created, and if existing values are only read, or written where no other lane accesses them (a
-member's rows of the buffers). The calls after the last block join the results, and run after all lanes.
+A *branch* is the sequence of calls of some blocks, which one thread runs. Branches are independent if no call uses
+values that another branch has created, and if existing values are only read, or written where no other branch accesses
+them (a member's rows of the buffers). The calls after the last block join the results, and run after all branches.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Extent = tuple[int, int]
 
 
 def count_of(trace: Trace) -> int:
-    """The number of lanes, if blocks are independent."""
-    return min(trace.lanes, len(trace.blocks))
+    """The number of branches, if blocks are independent."""
+    return min(trace.branches, len(trace.blocks))
 
 
-def lanes_of(trace: Trace, calls: Sequence[Instruction], constant: Collection[int]) -> list[int] | None:
-    """Per call, the number of its lane; for calls after all lanes, the number of lanes.
+def branches_of(trace: Trace, calls: Sequence[Instruction], constant: Collection[int]) -> list[int] | None:
+    """Per call, the number of its branch; for calls after all branches, the number of branches.
 
     Args:
         trace: of the step.
@@ -45,79 +45,83 @@ def lanes_of(trace: Trace, calls: Sequence[Instruction], constant: Collection[in
         return None
     numbers = {id(call): i for i, call in enumerate(trace.calls)}
     of_block = [block * count // len(ends) for block in range(len(ends))] + [count]
-    lanes = [of_block[bisect_right(ends, numbers[id(call)])] for call in calls]
-    return lanes if _independent(trace.outside, constant, calls, lanes, count) else None
+    branches = [of_block[bisect_right(ends, numbers[id(call)])] for call in calls]
+    return branches if _independent(trace.outside, constant, calls, branches, count) else None
 
 
 def _independent(
-    outside: Collection[int], constant: Collection[int], calls: Sequence[Instruction], lanes: Sequence[int], count: int
+    outside: Collection[int],
+    constant: Collection[int],
+    calls: Sequence[Instruction],
+    branches: Sequence[int],
+    count: int,
 ) -> bool:
     made: dict[int, int] = {}
     read: dict[int, dict[int, Extent]] = {}
     written: dict[int, dict[int, Extent]] = {}
-    for call, lane in zip(calls, lanes, strict=True):
-        if lane == count:
+    for call, branch in zip(calls, branches, strict=True):
+        if branch == count:
             continue
-        made.update(dict.fromkeys(call.makes, lane))
+        made.update(dict.fromkeys(call.makes, branch))
         unsaid = any(word in call.function._schema.name for word in WRITES_UNSAID)
         for place in places((call.args, call.kwargs)):
             if place.storage in outside:
                 writes = unsaid or place.storage in call.writes
-                _extend((written if writes else read).setdefault(place.storage, {}), lane, place)
-            elif place.storage not in constant and made.setdefault(place.storage, lane) != lane:
+                _extend((written if writes else read).setdefault(place.storage, {}), branch, place)
+            elif place.storage not in constant and made.setdefault(place.storage, branch) != branch:
                 return False
     return all(
         one[1] < other[0] or other[1] < one[0]
-        for storage, by_lane in written.items()
-        for lane, one in by_lane.items()
-        for found in (by_lane, read.get(storage, {}))
+        for storage, by_branch in written.items()
+        for branch, one in by_branch.items()
+        for found in (by_branch, read.get(storage, {}))
         for beside, other in found.items()
-        if beside != lane
+        if beside != branch
     )
 
 
-def _extend(extents: dict[int, Extent], lane: int, place: BufferView) -> None:
-    """Extend the range of bytes that a lane accesses."""
+def _extend(extents: dict[int, Extent], branch: int, place: BufferView) -> None:
+    """Extend the range of bytes that a branch accesses."""
     if 0 in place.size:
         return
     first = place.offset * place.dtype.itemsize
     last = first + place.reach * place.dtype.itemsize - 1
-    before = extents.get(lane, (first, last))
-    extents[lane] = min(before[0], first), max(before[1], last)
+    before = extents.get(branch, (first, last))
+    extents[branch] = min(before[0], first), max(before[1], last)
 
 
-# Running lanes.
+# Running branches.
 
 
-class ParallelLanes:
+class ParallelBranches:
     """Calls for several threads.
 
     Args:
-        lanes: of each thread.
+        branches: of each thread.
         opening: called first; may be None.
         runner: runs functions in parallel; all have ended when it returns.
     """
 
     def __init__(
         self,
-        lanes: Sequence[Sequence[Callable[[], Any]]],
+        branches: Sequence[Sequence[Callable[[], Any]]],
         opening: Callable[[], Any] | None,
         runner: Callable[[Sequence[Job]], None] = run_parallel,
     ) -> None:
-        self.lanes, self.opening, self.runner = lanes, opening, runner
-        self._jobs = [partial(_lane, steps) for steps in lanes]
+        self.branches, self.opening, self.runner = branches, opening, runner
+        self._jobs = [partial(_branch, steps) for steps in branches]
 
     def __len__(self) -> int:
-        return len(self.lanes)
+        return len(self.branches)
 
     def run(self) -> None:
-        """Run all lanes and wait for them; raises the first error."""
+        """Run all branches and wait for them; raises the first error."""
         if self.opening is not None:
             self.opening()
         self.runner(self._jobs)
 
 
-def _lane(steps: Sequence[Callable[[], Any]]) -> None:
+def _branch(steps: Sequence[Callable[[], Any]]) -> None:
     # Autograd's state belongs to a thread; the trace contains autocast's casts.
     with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         for step in steps:
@@ -126,7 +130,7 @@ def _lane(steps: Sequence[Callable[[], Any]]) -> None:
 
 def drawn(generators: MemberGenerators, member: int, step: Callable[[], Any]) -> None:
     """Run a call that draws random numbers of a member."""
-    with drawing_from(None):  # the lane may have a thread of its own
+    with drawing_from(None):  # the branch may have a thread of its own
         generators.enter(member)
         try:
             step()
@@ -134,6 +138,6 @@ def drawn(generators: MemberGenerators, member: int, step: Callable[[], Any]) ->
             generators.leave(member)
 
 
-def deliver(room: Tensor, found: Any, made: list[Any]) -> None:
+def deliver(buffer: Tensor, found: Any, made: list[Any]) -> None:
     """Copy a gradient to its destination."""
-    room.copy_(found if isinstance(found, Tensor) else found.get(made))
+    buffer.copy_(found if isinstance(found, Tensor) else found.get(made))

@@ -1,4 +1,4 @@
-"""Crews of Ray actors, on a small cluster of this machine."""
+"""Pools of Ray actors, on a small cluster of this machine."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.data import serving
 from hfta_nb.errors import WorkerError
-from hfta_nb.workers.crews import OnRay, Terms, on_ray
-from hfta_nb.workers.crews.addresses import check_address
-from hfta_nb.workers.crews.ray_child import RayChild, in_words
-from hfta_nb.workers.crews.ray_stream import RayServer
-from hfta_nb.workers.crews.site import ChildSite
+from hfta_nb.workers.pools import OnRay, Terms, on_ray
+from hfta_nb.workers.pools.addresses import check_address
+from hfta_nb.workers.pools.ray_child import RayChild, in_words
+from hfta_nb.workers.pools.ray_stream import RayServer
+from hfta_nb.workers.pools.site import ChildSite
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
 from tests.core.test_shared_streams import Noisy, assert_same
 from tests.core.test_stream_workers import same as same_batches
-from tests.executors.test_crew_streams import starts, two
-from tests.executors.test_crews import make, same
+from tests.executors.test_pool_streams import starts, two
+from tests.executors.test_pools import make, same
 from tests.fleet.test_devices_of_a_study import Unlucky, equal
 from tests.fleet.test_devices_of_a_study import data as devices_data
 from tests.fleet.test_devices_of_a_study import one as one

@@ -34,7 +34,7 @@ def _torchs() -> frozenset[str]:
     return frozenset({*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "step"})
 
 
-def told_of(member: torch.optim.Optimizer) -> dict[str, Any]:
+def state_of_member(member: torch.optim.Optimizer) -> dict[str, Any]:
     """What an optimizer keeps."""
     saved = member.state_dict()
     whole = not {"state", "param_groups"} <= saved.keys()  # the class has a form of its own
@@ -48,7 +48,7 @@ def told_of(member: torch.optim.Optimizer) -> dict[str, Any]:
         "state": {} if whole else saved["state"],
         "groups": private,
         "attributes": {n: v for n, v in own.items() if n not in keyed and _is_plain(v)},
-        "within": {n: told_of(v) for n, v in own.items() if isinstance(v, torch.optim.Optimizer)},
+        "within": {n: state_of_member(v) for n, v in own.items() if isinstance(v, torch.optim.Optimizer)},
         "keyed": keyed,
         "windows": {n: (list(v), v.maxlen) for n, v in own.items() if type(v) is deque and _is_plain(list(v))},
         "streams": {n: _listed(position_of(v)) for n, v in own.items() if isinstance(v, STREAMS)},
@@ -57,26 +57,26 @@ def told_of(member: torch.optim.Optimizer) -> dict[str, Any]:
     return copy.deepcopy(found)
 
 
-def restore(member: torch.optim.Optimizer, told: Mapping[str, Any]) -> None:
-    """Give an optimizer what `told_of` told of another one."""
-    told = copy.deepcopy(dict(told))
-    more = told.get("more", {})
+def restore(member: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Give an optimizer what `state_of_member` told of another one."""
+    saved = copy.deepcopy(dict(saved))
+    more = saved.get("more", {})
     if {"state", "param_groups"} <= member.state_dict().keys():
-        _load(member, {**more, "state": told["state"]})
+        _load(member, {**more, "state": saved["state"]})
     else:
         member.load_state_dict(more)
-    for group, private in zip(member.param_groups, told["groups"], strict=False):
+    for group, private in zip(member.param_groups, saved["groups"], strict=False):
         group.update(private)
-    vars(member).update(told["attributes"])
-    vars(member).update({n: deque(held, most) for n, (held, most) in told.get("windows", {}).items()})
+    vars(member).update(saved["attributes"])
+    vars(member).update({n: deque(held, most) for n, (held, most) in saved.get("windows", {}).items()})
     parameters = _parameters(member)
-    for name, (kind, values) in told.get("keyed", {}).items():
+    for name, (kind, values) in saved.get("keyed", {}).items():
         held = vars(member).setdefault(name, {})
         held.clear()
         held.update({_KEYS[kind](parameters[k]): v for k, v in values.items()})
-    for name, position in told.get("streams", {}).items():
+    for name, position in saved.get("streams", {}).items():
         go_to(getattr(member, name), position)
-    for name, inner in told["within"].items():
+    for name, inner in saved["within"].items():
         restore(getattr(member, name), inner)
 
 
@@ -106,11 +106,11 @@ def moved(member: torch.optim.Optimizer, new: Mapping[int, nn.Parameter]) -> Non
             held.update(values)
 
 
-def lost(member: torch.optim.Optimizer, told: Mapping[str, Any]) -> list[str]:
+def lost(member: torch.optim.Optimizer, saved: Mapping[str, Any]) -> list[str]:
     """Names of attributes of the class that look like state and were not told, where it saves as torch's do."""
     if type(member).state_dict is not torch.optim.Optimizer.state_dict:
         return []
-    known = _torchs() | told["attributes"].keys() | told["keyed"].keys() | told["windows"].keys()
+    known = _torchs() | saved["attributes"].keys() | saved["keyed"].keys() | saved["windows"].keys()
     return [name for name, value in vars(member).items() if name not in known and _holds(value)]
 
 
@@ -122,13 +122,13 @@ def _holds(value: Any) -> bool:
     return not all(isinstance(one, nn.Parameter) or callable(one) for one in held)
 
 
-def with_keys(told: Mapping[str, Any], key: Callable[[Any], Any]) -> dict[str, Any]:
+def with_keys(saved: Mapping[str, Any], key: Callable[[Any], Any]) -> dict[str, Any]:
     """The same with other keys in place of the numbers of parameters: words, for one, go through JSON."""
     return {
-        **told,
-        "state": {key(k): v for k, v in told["state"].items()},
-        "keyed": {n: (kind, {key(k): v for k, v in own.items()}) for n, (kind, own) in told.get("keyed", {}).items()},
-        "within": {name: with_keys(inner, key) for name, inner in told["within"].items()},
+        **saved,
+        "state": {key(k): v for k, v in saved["state"].items()},
+        "keyed": {n: (kind, {key(k): v for k, v in own.items()}) for n, (kind, own) in saved.get("keyed", {}).items()},
+        "within": {name: with_keys(inner, key) for name, inner in saved["within"].items()},
     }
 
 

@@ -13,7 +13,7 @@ def versions(*samples: Samples) -> tuple[int, ...]:
     return tuple(tensor._version for part in samples for tensor in leaves(part))
 
 
-class Once:
+class Cached:
     """Computes each result for a batch once. A result that somebody wrote into is computed again.
 
     Example:

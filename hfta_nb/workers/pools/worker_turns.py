@@ -9,10 +9,10 @@ from typing import Any
 
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
+from hfta_nb.train.pending_group import PendingGroup
 from hfta_nb.train.plan import Group
-from hfta_nb.train.todo import Todo
-from hfta_nb.workers.crews.executor import Worker
-from hfta_nb.workers.crews.reports import NEW
+from hfta_nb.workers.pools.executor import Worker
+from hfta_nb.workers.pools.reports import NEW
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Turn:
 
     Attributes:
         name: for the planner.
-        todo: arrays that are not done, each with its last checkpoint.
+        pending: arrays that are not done, each with its last checkpoint.
         worker: that trains it; None while there is none.
         order: number of its order.
         first: number of the array that came first in it.
@@ -38,7 +38,7 @@ class Turn:
     """
 
     name: str
-    todo: list[Todo]
+    pending: list[PendingGroup]
     worker: Worker | None = None
     order: int = 0
     first: int = 0
@@ -56,17 +56,19 @@ class Turn:
     @property
     def live(self) -> list[int]:
         """Variants that still train, by the last checkpoint."""
-        return [id for todo in self.todo for id in (todo.group.ids if todo.run is None else todo.run["ids"])]
+        return [
+            id for pending in self.pending for id in (pending.group.ids if pending.run is None else pending.run["ids"])
+        ]
 
     @property
     def index(self) -> int:
         """Of the array that trains or comes next."""
-        return self.todo[0].group.index if self.todo else 0
+        return self.pending[0].group.index if self.pending else 0
 
     def begin(self, worker: Worker, order: int) -> None:
         """A worker gets the turn."""
         self.worker, self.order, self.first, self.heard_s = worker, order, self.index, time.monotonic()
-        self.arrays, self.numbers = [todo.group for todo in self.todo], {}
+        self.arrays, self.numbers = [pending.group for pending in self.pending], {}
         self.leaving = self.late = self.paused = False
 
     def rest(self) -> None:
@@ -93,7 +95,7 @@ class Turn:
         return replace(event, **known) if known else event
 
 
-def estimated_s(turn: Turn, turns: Sequence[Turn], work: Callable[[Todo], float], workers: int) -> float:
+def estimated_s(turn: Turn, turns: Sequence[Turn], work: Callable[[PendingGroup], float], workers: int) -> float:
     """Seconds until all turns are done, by what workers say of theirs; NaN while that can't be told.
 
     Args:
@@ -102,13 +104,13 @@ def estimated_s(turn: Turn, turns: Sequence[Turn], work: Callable[[Todo], float]
         work: of an array, in member-steps.
         workers: how many train at a time.
     """
-    told = [one for one in turns if one.worker is not None]
-    if any(one.remaining_s != one.remaining_s for one in told):
+    started = [one for one in turns if one.worker is not None]
+    if any(one.remaining_s != one.remaining_s for one in started):
         return float("nan")
-    paces = [one.pace for one in told if one.pace == one.pace]
-    waiting = sum(work(todo) for one in turns if one.worker is None for todo in one.todo)
+    paces = [one.pace for one in started if one.pace == one.pace]
+    waiting = sum(work(pending) for one in turns if one.worker is None for pending in one.pending)
     if waiting != waiting or (waiting and not paces):
         return float("nan")
     pace = sum(paces) / len(paces) if paces else 1.0
-    running = [one.remaining_s for one in told]
+    running = [one.remaining_s for one in started]
     return max([turn.remaining_s, *running, (sum(running) + waiting / pace) / max(1, workers)])

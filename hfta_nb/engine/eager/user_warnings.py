@@ -14,23 +14,23 @@ from hfta_nb.errors import ArrayWarning
 _INSIDE = ("hfta_nb", "torch", "contextlib")
 """What calls on behalf of the user; the last one as a decorator."""
 
-_UNTOLD = ContextVar("_UNTOLD", default=False)
+_SILENCED = ContextVar("_UNTOLD", default=False)
 
 
-def tell(text: str, kind: type[Warning] = ArrayWarning) -> None:
+def warn(text: str, kind: type[Warning] = ArrayWarning) -> None:
     """Warn, in the name of the first frame outside of the package and torch."""
-    if not _UNTOLD.get():
+    if not _SILENCED.get():
         warnings.warn(text, kind, stacklevel=_outside())
 
 
 @contextmanager
-def untold() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """The context of calls that nobody has made: the caller's own call tells. Other threads are told as ever."""
-    token = _UNTOLD.set(True)
+    token = _SILENCED.set(True)
     try:
         yield
     finally:
-        _UNTOLD.reset(token)
+        _SILENCED.reset(token)
 
 
 def _outside() -> int:

@@ -14,12 +14,12 @@ from hfta_nb.data import StreamEndedError
 from hfta_nb.errors import DistributedError, StoreError, WorkerError
 from hfta_nb.records.events import Control, Heartbeat, PlanMade
 from hfta_nb.train import Settings, Trainer
+from hfta_nb.train.pending_group import PendingGroup, WeightsOf
 from hfta_nb.train.step import Step
 from hfta_nb.train.step.rollback import on_host
-from hfta_nb.train.todo import Todo, WeightsOf
-from hfta_nb.workers.crews.reports import NEW, Beat, Done, Lost, Order, Planned, Report, Saved, Told
 from hfta_nb.workers.distributed.followers import Followers
 from hfta_nb.workers.distributed.leader import Start, spread
+from hfta_nb.workers.pools.reports import NEW, Beat, Done, Lost, Order, Planned, Report, Saved, Told
 from hfta_nb.workers.processes import pickling
 from hfta_nb.workers.processes.child import Send, Task
 from hfta_nb.workers.processes.frames import Message
@@ -41,7 +41,7 @@ class Training(Task):
     def do(self, call: Message, payload: bytes, control: Control, report: Send) -> None:
         """Train an order."""
         order: Order = pickling.unpacked(payload)
-        perform(self._settings, order, control, lambda told: report({}, pickling.packed(told)), self._start)
+        perform(self._settings, order, control, lambda event: report({}, pickling.packed(event)), self._start)
 
 
 def perform(settings: Settings, order: Order, control: Control, emit: Emit, start: Start = Followers) -> None:
@@ -82,15 +82,15 @@ def _trainer(
 
     def save(state: dict[str, Any], weights: Mapping[WeightsOf, Mapping[str, Tensor]]) -> str:
         groups = {group.index: group for group in trainer.arrays}
-        todo = tuple(Todo(groups[told["array"]], on_host(told["run"])) for told in state["todo"])
+        pending = tuple(PendingGroup(groups[saved["array"]], on_host(saved["run"])) for saved in state["todo"])
         ended = tuple(trainer.ended.values())
-        emit(Saved(tuple(trainer.arrays), todo, ended, ends.taken(), on_host(weights)))
+        emit(Saved(tuple(trainer.arrays), pending, ended, ends.taken(), on_host(weights)))
         return ""
 
     every_s = order.checkpoint_every_s
-    groups = [todo.group for todo in order.todo]
+    groups = [pending.group for pending in order.pending]
     trainer = Trainer(settings, groups, control, save, prepare=prepare, checkpoint_every_s=every_s, ends=ends)
-    trainer.waiting = deque(order.todo)
+    trainer.waiting = deque(order.pending)
     trainer.least_index = NEW
     trainer.early_stops |= order.early_stops
     trainer.pinned |= order.pinned
@@ -98,7 +98,7 @@ def _trainer(
 
 
 class _Kept:
-    """The ends of arrays until the crew gets them."""
+    """The ends of arrays until the pool gets them."""
 
     def __init__(self) -> None:
         self._states: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class _Kept:
         return name
 
     def read_end(self, name: str) -> Any:
-        raise StoreError("the end of an array is kept by the crew", where=name)  # an order has none to go on from
+        raise StoreError("the end of an array is kept by the pool", where=name)  # an order has none to go on from
 
     def taken(self) -> dict[str, Any]:
         states, self._states = self._states, {}

@@ -1,4 +1,4 @@
-"""A crew of workers trains what one process trains: the same numbers, whatever workers do."""
+"""A pool of workers trains what one process trains: the same numbers, whatever workers do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import WorkerError
 from hfta_nb.train import schedule
-from hfta_nb.workers.crews import Terms, crew, executor_of
-from hfta_nb.workers.crews.reports import Report, Saved, Told
 from hfta_nb.workers.executor_table import EXECUTORS, Named
+from hfta_nb.workers.pools import Terms, executor_of, worker_pool
+from hfta_nb.workers.pools.reports import Report, Saved, Told
 from tests.executors.baton import Baton, Runner
 from tests.frames import steady
 
@@ -121,7 +121,7 @@ def test_a_group_whose_workers_die_again_and_again_fails_alone(tmp_path: Path, i
     study = make(tmp_path)
 
     def dies(worker: Runner, report: Report) -> bool:
-        return worker.orders[-1].todo[0].group.index == 1
+        return worker.orders[-1].pending[0].group.index == 1
 
     list(study.run(executor=Baton(terms=Terms(restarts=2), dies=dies)))
     failed = [m for m in study.history.members.values() if m.group == 1]
@@ -144,7 +144,7 @@ def test_deaths_with_checkpoints_in_between_are_not_counted(tmp_path: Path, inli
     saved: list[int] = []
 
     def dies(worker: Runner, report: Report) -> bool:
-        if isinstance(report, Saved) and report.todo:
+        if isinstance(report, Saved) and report.pending:
             saved.append(1)
             return False
         return bool(saved) and isinstance(report, Told) and bool(saved.pop())
@@ -157,7 +157,7 @@ def test_deaths_with_checkpoints_in_between_are_not_counted(tmp_path: Path, inli
 
 def test_a_silent_worker_is_replaced(tmp_path: Path, inline: hfta.Study, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(crew.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(worker_pool.time, "monotonic", lambda: now[0])
     mute: list[Runner] = []
     step = Runner.step
 
@@ -261,7 +261,7 @@ def test_executors_with_a_name_are_made_with_what_they_take(named: Named) -> Non
 
 
 def test_ray_that_is_not_installed_is_told_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hfta_nb.workers.crews import on_ray
+    from hfta_nb.workers.pools import on_ray
 
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(WorkerError, match=r'pip install "hfta_nb\[ray\]"'):

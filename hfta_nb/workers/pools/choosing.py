@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from hfta_nb.errors import WorkerError
-from hfta_nb.workers.crews.executor import Executor
 from hfta_nb.workers.executor_table import EXECUTORS, NAMES
+from hfta_nb.workers.pools.executor import Executor
 from hfta_nb.workers.processes.cores import check_processes
 
 
