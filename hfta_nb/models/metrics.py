@@ -163,7 +163,7 @@ def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
 
 def _seen(function: Callable[[Tensor, Tensor], Tensor], requested: bool = True) -> Callable[[Any, Tensor], Tensor]:
     """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts. NaN
-    where outputs have no place for classes and nobody has `requested` for the metric."""
+    where outputs have no place for classes and nobody has `requested` the metric."""
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)
@@ -186,7 +186,7 @@ def _of_numbers(
     function: Callable[[Tensor, Tensor], Tensor], requested: bool = True
 ) -> Callable[[Any, Tensor], Tensor]:
     """Of a model's prediction, and of targets that are numbers, in the prediction's shape; NaN of other shapes where
-    nobody has `requested` for the metric."""
+    nobody has `requested` the metric."""
 
     def see(output: Any, target: Tensor) -> Tensor:
         found = prediction(output)

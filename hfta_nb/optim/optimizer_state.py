@@ -58,7 +58,7 @@ def state_of_member(member: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def restore(member: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """Give an optimizer what `state_of_member` told of another one."""
+    """Give an optimizer what `state_of_member` gave of another one."""
     saved = copy.deepcopy(dict(saved))
     more = saved.get("more", {})
     if {"state", "param_groups"} <= member.state_dict().keys():

@@ -35,7 +35,7 @@ def searcher_to_json(searcher: Searcher) -> dict[str, Any] | None:
 def searcher_from_json(
     saved: Mapping[str, Any], epochs: int, monitor: tuple[str, bool], others: Sequence[tuple[str, bool]] = ()
 ) -> Searcher:
-    """The search that `searcher_to_json` told of."""
+    """The search that `searcher_to_json` gave."""
     space = {name: _axis_from_json(axis) for name, axis in saved["space"].items()}
     names = ("trials", "slots", "sampler", "pruner", "seed")
     given = {name: saved[name] for name in names} | {"seeds_by": saved.get("seeds_by", "mean")}

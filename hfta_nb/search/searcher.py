@@ -108,7 +108,7 @@ class Searcher(Asking):
     # Keeping.
 
     def recall(self, event: Event) -> None:
-        """Take in what happened in an earlier run of the study: its trials are values_of of already."""
+        """Take in what happened in an earlier run of the study: its trials are reported already."""
         if isinstance(event, ev.EpochDone) and self.monitor in event.metrics:
             for variant, metrics in _by_variant(event).items():
                 trial = self._of.get(variant)
@@ -125,7 +125,7 @@ class Searcher(Asking):
                 trial.states.pop(event.variant, None)
 
     def recalled(self) -> None:
-        """All of it is taken in: trials whose members had all ended are values_of of."""
+        """All of it is taken in: trials whose members had all ended are reported."""
         for trial in self._trials.values():
             if trial.ended and -1 not in trial.states:
                 self._report(trial)
@@ -164,7 +164,7 @@ class Searcher(Asking):
         return found
 
     def take_up(self, bodies: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on with the trials that `changes` values_of of, in place of those that there are."""
+        """Go on with the trials that `changes` gave, in place of those that there are."""
         if self.home.shared:
             self._take_up({int(key) for key in bodies if key.isdecimal()})
             return

@@ -31,23 +31,23 @@ SLOTS = 16
 """Trials that train at the same time, where nobody says how many."""
 
 
-def searcher_of(given: Any, asked: StudyConfig, study: StudyState) -> Searcher | None:
+def searcher_of(given: Any, config: StudyConfig, study: StudyState) -> Searcher | None:
     """The search that a study was asked for; None where its grid is trained as it is.
 
     Args:
         given: the study's grid, or search space.
-        asked: its arguments.
+        config: its arguments.
         study: of which epochs, objectives and seed are known.
 
     Raises:
         StudyError, SearchError: they can't be used, or don't go together.
     """
-    if asked.trials is None:
+    if config.trials is None:
         if is_space(given):
             raise StudyError("a search space needs a number of trials", where="trials", got=None,
                              accepted="1, 2, 3, ...; for example trials=64")  # fmt: skip
         for name, known in ARGUMENTS.items():
-            if not known.search or (value := getattr(asked, name)) == known.default:
+            if not known.search or (value := getattr(config, name)) == known.default:
                 continue
             remedy = "give the number of trials as well, for example trials=64"
             remedy += "; for a limit of each member give member_seconds" if name == "timeout" else ""
@@ -58,14 +58,14 @@ def searcher_of(given: Any, asked: StudyConfig, study: StudyState) -> Searcher |
         remedy = "a function can choose among grids: lambda t: grid_a(t) if t.suggest_categorical('grid', 'ab') == 'a' "
         remedy = f"{remedy}else grid_b(t)" if isinstance(given, list) and given else ""
         raise SearchError("not a search space", where="grid", got=given, accepted=accepted, remedy=remedy)
-    trials, slots = asked.trials, asked.slots or min(asked.trials, SLOTS)
-    sampler = "tpe" if asked.sampler is None else asked.sampler
-    pruner = "none" if asked.pruner is None else asked.pruner
-    home = None if asked.storage is None else Home(asked.storage, study.name)
+    trials, slots = config.trials, config.slots or min(config.trials, SLOTS)
+    sampler = "tpe" if config.sampler is None else config.sampler
+    pruner = "none" if config.pruner is None else config.pruner
+    home = None if config.storage is None else Home(config.storage, study.name)
     found = Searcher(given, trials, slots, sampler, pruner, epochs=study.epochs, monitor=study.objectives[0],
-                     seed=study.seed, constraint=asked.constraint, others=study.objectives[1:], home=home,
-                     seeds_by=study.seeds_by, skip_duplicates=asked.skip_duplicates,
-                     timeout_s=asked.timeout)  # fmt: skip
+                     seed=study.seed, constraint=config.constraint, others=study.objectives[1:], home=home,
+                     seeds_by=study.seeds_by, skip_duplicates=config.skip_duplicates,
+                     timeout_s=config.timeout)  # fmt: skip
     axes: Any = found.space  # without the seeds
     _check_axes({**given, **axes} if isinstance(given, Mapping) else given, study)
     return found
@@ -255,9 +255,9 @@ def end(study: StudyState) -> None:
 
 def restore(study: StudyState) -> None:
     """Take in the search of the study on disk, unless a part of it is code."""
-    asked = study.store.read_study().get("search")
-    if asked is not None:
-        study.searcher = searcher_from_json(asked, study.epochs, study.objectives[0], study.objectives[1:])
+    saved = study.store.read_study().get("search")
+    if saved is not None:
+        study.searcher = searcher_from_json(saved, study.epochs, study.objectives[0], study.objectives[1:])
         study.seeds_by = study.searcher.seeds_by
         look(study)
         study.searcher.foreseen = study.searcher.preview()
