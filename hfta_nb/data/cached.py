@@ -18,9 +18,9 @@ class Cached:
 
     Example:
         >>> import torch
-        >>> once, x = Once(), torch.ones(2)
-        >>> a = once(x, "doubled", lambda: (2 * x,))
-        >>> once(x, "doubled", lambda: (2 * x,)) is a
+        >>> cached, x = Cached(), torch.ones(2)
+        >>> a = cached(x, "doubled", lambda: (2 * x,))
+        >>> cached(x, "doubled", lambda: (2 * x,)) is a
         True
     """
 

@@ -80,7 +80,7 @@ def graphs(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> StandIn:
         monkeypatch.setattr(cache_entry, "DEVICES", {"cpu"})
         monkeypatch.setattr(program_graphs, "launching", lambda run, _: run() and 1.0)
         monkeypatch.setattr(program_graphs, "captured", stand_in.captured)
-        monkeypatch.setattr(PartGraph, "stands", lambda _: stand_in.standing)
+        monkeypatch.setattr(PartGraph, "is_valid", lambda _: stand_in.standing)
     return stand_in
 
 

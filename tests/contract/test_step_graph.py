@@ -72,7 +72,7 @@ def test_a_captured_step_costs_the_host_the_same_whatever_the_members(
     train(range(SETTLED + 1))
     captured = step.graph.backend.made[0]
     with monkeypatch.context() as patch:
-        patch.setattr(step, "_marks", lambda *_: pytest.fail("all is looked at anew"))
+        patch.setattr(step, "_guards", lambda *_: pytest.fail("all is looked at anew"))
         train(range(SETTLED + 1, 14))
         patch.setattr(captured, "run", dict)
         patch.setattr(step.array.generators, "own", [Unread()] * MEMBERS)

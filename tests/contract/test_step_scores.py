@@ -106,17 +106,17 @@ def test_kernels_alone_keep_the_scores(tm: Any, device: torch.device) -> None:
         y.copy_(target)
         step = number % EPOCH
         taped.begin(step)
-        mark = taped.mark()
+        guard = taped.guard()
         if number < 3:  # what is first made is made now
             taped.take(rooms, y)
         elif number == 3:
             with tape:
                 taped.take(rooms, y)
             assert tape.calls
-            kept = mark
+            kept = guard
         else:
             tape.run()
-            assert mark is kept
+            assert guard is kept
         taped.end(6)
         plain.record(step, scores, 6, target)
         if step == EPOCH - 1:
@@ -130,7 +130,7 @@ def test_more_steps_than_were_foreseen_are_another_memory(device: torch.device) 
     marks = []
     for step in range(5):
         scores.record(step, {k: v for k, v in _given(step, device)[0].items() if k in ("loss", "rank")}, 6)
-        marks.append(scores.mark())
+        marks.append(scores.guard())
     assert marks[0] is marks[1]
     assert len({id(m) for m in marks}) == 3
     wanted = torch.stack([_given(k, device)[0]["loss"] for k in range(5)])
@@ -163,7 +163,7 @@ def test_what_moves_or_notes_things_elsewhere_is_kept_beside_the_step(tm: Any, k
     for step in range(2):
         given = {"loss": torch.ones(MEMBERS, dtype=torch.float64), "own": torch.ones(MEMBERS, 6) * step}
         scores.record(step, given, 6, torch.ones(6, dtype=torch.int64))
-    assert scores.mark() is None
+    assert scores.guard() is None
 
 
 def _pair(metrics: dict[str, Metric]) -> list[tuple[ArrayStep, EpochScores]]:
@@ -202,10 +202,10 @@ def test_a_captured_step_keeps_its_scores(tm: Any) -> None:
     assert len(step.graph.backend.made) == 1
     step, scores = pair[0][0].select([0, 2]), pair[0][1]
     scores.select([0, 2])
-    mark = scores.mark()
-    assert mark is not None
+    guard = scores.guard()
+    assert guard is not None
     scores.load_state(scores.state())
-    assert scores.mark() is not mark
+    assert scores.guard() is not guard
 
 
 def test_metrics_that_can_t_be_captured_leave_the_step_its_graph() -> None:

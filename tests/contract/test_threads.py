@@ -14,7 +14,7 @@ import hfta_nb as hfta
 from hfta_nb.engine.members import threads
 from hfta_nb.engine.replay.parallel_branches import branches_of
 from hfta_nb.engine.replay.record import Recorder
-from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes, pair
+from tests.contract.branches import CPU, MEMBERS, SEEDS, batch, branches, pair
 from tests.contract.replay import NOT, backward, mlp, same
 from tests.contract.rows import MODULES, ModuleRow
 from tests.contract.serial import loss_of, make, target_for
@@ -33,8 +33,8 @@ def test_blocks_side_by_side_are_those_in_turn(row: ModuleRow, block: int) -> No
         assert torch.equal(backward(array, loss_of, x, y), backward(other, loss_of, x, y))
         same(array, other, 0)
     if row.name not in NOT:
-        assert lanes(array) == [2]
-    assert set(lanes(other)) <= {0, 1}
+        assert branches(array) == [2]
+    assert set(branches(other)) <= {0, 1}
 
 
 def test_random_numbers_statistics_and_float32_are_those_in_turn() -> None:
@@ -44,7 +44,7 @@ def test_random_numbers_statistics_and_float32_are_those_in_turn() -> None:
         losses, wanted = backward(array, F.mse_loss, x, y), backward(other, F.mse_loss, x, y)
         assert torch.equal(losses, wanted)
         same(array, other, 0)
-    assert lanes(array) == [2]
+    assert branches(array) == [2]
 
 
 def test_members_that_do_not_divide_and_more_threads_than_blocks() -> None:
@@ -55,7 +55,7 @@ def test_members_that_do_not_divide_and_more_threads_than_blocks() -> None:
         for _ in range(5):
             assert torch.equal(backward(array, F.mse_loss, x, y), backward(other, F.mse_loss, x, y))
             same(array, other, 0)
-        assert lanes(array) == [wanted]
+        assert branches(array) == [wanted]
     torch.set_num_threads(2)
 
 
@@ -66,7 +66,7 @@ def test_another_number_of_threads_is_another_program() -> None:
         torch.set_num_threads(count)
         for _ in range(4):
             assert torch.equal(backward(array, F.mse_loss, x, y), backward(other, F.mse_loss, x, y))
-    assert lanes(array) == [2, 1]
+    assert branches(array) == [2, 1]
 
 
 def test_a_member_that_diverges_harms_no_other() -> None:
@@ -87,8 +87,8 @@ def test_a_member_that_diverges_harms_no_other() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory"), KeyboardInterrupt()], ids=repr)
-@pytest.mark.parametrize("lane", [0, 1])
-def test_an_error_in_a_block_leaves_all_as_it_was(lane: int, error: BaseException) -> None:
+@pytest.mark.parametrize("branch", [0, 1])
+def test_an_error_in_a_block_leaves_all_as_it_was(branch: int, error: BaseException) -> None:
     array, other = pair(mlp)
     x, y = batch()
     for _ in range(4):
@@ -96,7 +96,7 @@ def test_an_error_in_a_block_leaves_all_as_it_was(lane: int, error: BaseExceptio
         backward(other, F.mse_loss, x, y)
     program = next(iter(array._calls.steps)).program
     assert program is not None
-    assert program.lanes is not None
+    assert program.branches is not None
     ended = []
 
     def fails() -> None:
@@ -106,16 +106,16 @@ def test_an_error_in_a_block_leaves_all_as_it_was(lane: int, error: BaseExceptio
         time.sleep(0.05)
         ended.append(True)
 
-    program.lanes.lanes[lane].insert(8, fails)
-    program.lanes.lanes[1 - lane].append(late)
+    program.branches.branches[branch].insert(8, fails)
+    program.branches.branches[1 - branch].append(late)
     if isinstance(error, Exception):
         # As ever, from where it was.
         assert torch.equal(backward(array, F.mse_loss, x, y), backward(other, F.mse_loss, x, y))
-        assert lanes(array) == [0]
+        assert branches(array) == [0]
     else:
         with pytest.raises(KeyboardInterrupt):
             backward(array, F.mse_loss, x, y)
-        program.lanes.lanes[lane].remove(fails)
+        program.branches.branches[branch].remove(fails)
         assert torch.equal(backward(array, F.mse_loss, x, y), backward(other, F.mse_loss, x, y))
     assert ended
     same(array, other, 0)
@@ -131,7 +131,7 @@ def test_a_profiler_sees_every_block_and_numbers_stay() -> None:
         losses = backward(array, F.mse_loss, x, y)
     assert torch.equal(losses, backward(other, F.mse_loss, x, y))
     assert sum(e.count for e in profiled.key_averages() if e.key == "aten::native_batch_norm") == MEMBERS
-    assert lanes(array) == [2]
+    assert branches(array) == [2]
 
 
 def test_autocast_and_deterministic_algorithms() -> None:
@@ -145,7 +145,7 @@ def test_autocast_and_deterministic_algorithms() -> None:
                 same(array, other, 0)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert lanes(array) == [2]
+    assert branches(array) == [2]
 
 
 def test_while_another_caller_has_the_threads_blocks_run_in_turn() -> None:
@@ -169,7 +169,7 @@ def test_while_another_caller_has_the_threads_blocks_run_in_turn() -> None:
         free.set()
         holder.join()
     same(array, other, 0)
-    assert lanes(array) == [2]
+    assert branches(array) == [2]
 
 
 def test_optimizer_steps_and_learning_rates_per_member() -> None:
@@ -185,13 +185,13 @@ def test_optimizer_steps_and_learning_rates_per_member() -> None:
             assert torch.equal(p, q)
 
 
-# Which calls are lanes.
+# Which calls are branches.
 
 
 def _recorded(blocks: Any) -> Any:
     """What functions without arguments call, each a block."""
     recorder = Recorder(CPU)
-    recorder.trace.lanes = len(blocks)
+    recorder.trace.branches = len(blocks)
     with torch.no_grad(), recorder:
         for block in blocks:
             block()
@@ -199,7 +199,7 @@ def _recorded(blocks: Any) -> Any:
     return branches_of(recorder.trace, recorder.trace.calls, ())
 
 
-def test_blocks_that_depend_on_each_other_are_no_lanes() -> None:
+def test_blocks_that_depend_on_each_other_are_no_branches() -> None:
     shared, rows, made = torch.zeros(4), torch.zeros(4, 3), []
     assert _recorded([lambda: shared.sin(), lambda: shared.cos()]) == [0, 1]
     assert _recorded([lambda: rows[:2].add_(1), lambda: rows[2:].add_(1)]) == [0, 1]

@@ -14,7 +14,7 @@ from hfta_nb.engine.array.schedule_trial import Trial
 from hfta_nb.engine.members import threads
 from hfta_nb.errors import FusionError
 from hfta_nb.train.step import ArrayStep
-from tests.contract.lanes import CPU, MEMBERS, SEEDS, batch, lanes
+from tests.contract.branches import CPU, MEMBERS, SEEDS, batch, branches
 from tests.contract.replay import backward, mlp
 from tests.contract.serial import make
 
@@ -49,7 +49,7 @@ def test_the_fastest_way_is_found_on_one_thread_and_then_on_several() -> None:
     names = _tried(array, {"1 on one thread": 0.8, "1 side by side": 0.5, "1 with threads in every kernel": 0.9})
     assert names == [f"4 {one}", f"1 {one}", "1 with threads in every kernel", "1 side by side"]
     assert (array.block_size, array.threads) == (1, "blocks")
-    assert lanes(array) == [2]  # and what was recorded for the others has gone
+    assert branches(array) == [2]  # and what was recorded for the others has gone
 
     array = hfta.fuse(make(mlp, MEMBERS, torch.float64, CPU), SEEDS)
     names = _tried(array, {f"4 {one}": 0.5, "4 with threads in every kernel": 5.0, "2 side by side": 0.49})

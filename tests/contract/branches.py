@@ -23,10 +23,10 @@ def pair(build: Any, dtype: torch.dtype = torch.float64, block: int = 2) -> tupl
     return arrays[0], arrays[1]
 
 
-def lanes(array: FusedArray) -> list[int]:
+def branches(array: FusedArray) -> list[int]:
     """How many threads what is replayed runs on, of each kind of call."""
     made = [s.program for s in array._calls.steps]
-    return [0 if p is None else 1 if p.lanes is None else len(p.lanes) for p in made]
+    return [0 if p is None else 1 if p.branches is None else len(p.branches) for p in made]
 
 
 def batch(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
