@@ -27,8 +27,7 @@ _LOADED = [
     "hfta_nb.workers.pools.task",
     "hfta_nb.workers.processes.child",
     "hfta_nb.study.executors.study_task",
-    "sklearn.model_selection",  # what a run on one of the tables, and torch's first optimizer, import
-    "torch._dynamo",
+    "torch._dynamo",  # what torch's first optimizer imports
     "tests.executors.test_pools",
 ]
 

@@ -1,4 +1,4 @@
-"""`import hfta_nb` is light: packages for notebooks, figures or tables are not imported."""
+"""`import hfta_nb` and runs are light: what they don't use is not imported."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ HEAVY = [
     "jupyterlab",
     "matplotlib",
 ]
-HEAVY += ["optuna", "pandas", "ray", "rich", "sklearn", "traitlets"]
+HEAVY += ["optuna", "pandas", "ray", "rich", "scipy", "sklearn", "traitlets"]
+HEAVY += ["torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes", "sympy"]  # torch's compiler
 
 
 def imported_by(code: str) -> set[str]:
-    """The modules that a fresh interpreter has after some code."""
+    """Modules that a fresh interpreter has after some code."""
     tell = "import sys, json; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", f"{code}\n{tell}"], capture_output=True, text=True, check=True)
     return set(json.loads(ran.stdout.splitlines()[-1]))
@@ -41,17 +42,40 @@ def jupyter_and_tables(found: set[str]) -> set[str]:
 FACE = "import hfta_nb\nfor name in hfta_nb.__all__: getattr(hfta_nb, name)"
 """All of the public face, which is imported when it is used."""
 
+RUNS = """
+import os, tempfile, torch, hfta_nb
 
-def test_the_package_brings_no_jupyter_and_no_tables() -> None:
-    assert jupyter_and_tables(imported_by("import hfta_nb")) == set()
+os.chdir(tempfile.mkdtemp())
+lm = {"width": [8], "heads": [2], "depth": [1]}
+
+def own(size: int) -> torch.nn.Module:
+    made = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, size), torch.nn.Linear(size, 10))
+    made.register_buffer("order", torch.arange(size))
+    return made
+
+def ran(family, grid, data, **how):
+    study = hfta_nb.Study(family, {"lr": [1e-3, 1e-2], **grid}, data, epochs=1, **how)
+    *_, last = study.run()
+    assert last.state == "COMPLETE", last
+
+ran("mlp", {"width": [8]}, "digits")
+ran("mlp", {"width": [8, 16]}, "iris", serial=True)
+ran("cnn", {"width": [4], "lr_scheduler": ["step"]}, "digits", steps_per_epoch=4)
+ran("transformer_lm", lm, "english", steps_per_epoch=4, batch_size=8)
+ran(own, {"size": [8]}, "digits", steps_per_epoch=4, optimizer="lbfgs")
+"""
+"""Studies from their definition to the last checkpoint."""
 
 
-def test_the_face_is_torch_without_its_compiler_and_without_jupyter_and_tables() -> None:
-    """The front end of torch's compiler takes a second to import; an optimizer of torch does it when it is made."""
-    found = imported_by(FACE)
-    assert {"hfta_nb", "torch"} <= found
-    assert "torch._dynamo" not in found
-    assert jupyter_and_tables(found) == set()
+@pytest.mark.parametrize("code", ["import hfta_nb", FACE, RUNS], ids=["package", "face", "runs"])
+def test_what_is_not_used_is_not_imported(code: str) -> None:
+    found = imported_by(code)
+    assert found & set(HEAVY) == set()
+    assert not {name for name in found if name.startswith("jupyter")}
+
+
+def test_the_face_is_torch_and_not_an_empty_shell() -> None:
+    assert {"hfta_nb", "torch"} <= imported_by(FACE)
 
 
 def test_a_study_can_be_made_without_jupyter_installed() -> None:

@@ -17,6 +17,7 @@ from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.resting import EvaluationNeededError
 from hfta_nb.optim.surgery import Surgery
+from hfta_nb.optim.without_compiler import without_compiler
 
 _TOO_LARGE = "cannot be converted to type"
 """In torch's error of a Python number that is beyond a tensor's dtype."""
@@ -62,7 +63,7 @@ class MemberOptimizer(ArrayOptimizer):
             {"params": [self._rows[index][n] for n in names], **self._values_of(v, index)}
             for names, v in zip(self._names, values, strict=True)
         ]
-        return self.torch_class(groups)  # type: ignore[no-any-return]
+        return without_compiler(self.torch_class)(groups)  # type: ignore[no-any-return]
 
     def _values_of(self, values: Mapping[str, HostColumn], index: int) -> dict[str, Any]:
         found = {}

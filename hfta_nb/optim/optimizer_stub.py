@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.errors import OptimError
+from hfta_nb.optim.without_compiler import without_compiler
 
 _KNOWN: Any = (Tensor.is_leaf.__get__, Tensor.__repr__)  # type: ignore[attr-defined]
 """What constructing an optimizer asks of a parameter, and a person's debugger."""
@@ -48,16 +49,16 @@ class _NoState(dict[Any, Any]):
         _refuse("reads the optimizer's state")
 
 
-class OptimizerStub(torch.optim.Optimizer):
+class OptimizerStub(without_compiler(torch.optim.Optimizer)):  # type: ignore[misc]
     """Groups of values without parameters that learn."""
 
     _opt_called = True  # torch warns where a scheduler outruns its optimizer, which never steps here
 
     def __init__(self, groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
         super().__init__([{"params": [parameter()], **g} for g in groups], dict(defaults))
-        self.state = _NoState()  # type: ignore[assignment]
+        self.state = _NoState()
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
         """There is nothing to do: a schedule that steps its optimizer is refused."""
         _refuse("steps the optimizer")
 

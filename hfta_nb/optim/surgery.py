@@ -19,6 +19,7 @@ from hfta_nb.optim.members_state import MembersState
 from hfta_nb.optim.own_entries import OwnEntries
 from hfta_nb.optim.shown_state import ShownState
 from hfta_nb.optim.torch_states import check_state
+from hfta_nb.optim.without_compiler import without_compiler
 
 
 class Surgery(Hooks, MembersState):
@@ -301,7 +302,7 @@ class Surgery(Hooks, MembersState):
     def _torch_group(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """A group as torch's optimizer has it: with what only torch knows (foreach, capturable, ...) at its default."""
         likeness = torch.nn.Parameter(torch.zeros(1, 1))
-        group = self.torch_class([likeness]).param_groups[0]
+        group = without_compiler(self.torch_class)([likeness]).param_groups[0]
         return {k: values.get(k, v) for k, v in group.items() if k != "params"} | {
             k: v for k, v in values.items() if k not in group and k not in self.kinds and v is not None
         }

@@ -42,7 +42,6 @@ MODULES = {
     "numpy": PLAN,
     "torch": PLAN,
     "hfta_nb.study": PLAN,
-    "sklearn": PLAN,
     "pandas": PLAN,
     "hfta_nb.records.history": ("results", "nowhere"),
 }
@@ -62,7 +61,7 @@ def test_an_interrupt_while_modules_are_imported_ends_in_one_line(module: str, t
 
 
 def test_so_does_one_that_the_imported_package_turned_into_another_error(tmp_path: Path) -> None:
-    assert pressed("sklearn", PLAN, MODULE, tmp_path, swallowed=True) == "hfta-nb: error: interrupted\n"
+    assert pressed("pandas", PLAN, MODULE, tmp_path, swallowed=True) == "hfta-nb: error: interrupted\n"
 
 
 def test_the_installed_command_minds_it_as_well(tmp_path: Path) -> None:

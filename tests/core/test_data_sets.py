@@ -53,6 +53,23 @@ def test_sets(name: str, task: str, x: list[tuple[int, ...]], y: tuple[int, ...]
             assert d.y.unique().tolist() == d.y_validation.unique().tolist() == list(range(classes))
 
 
+@pytest.mark.parametrize("name", ["digits", "breast_cancer", "wine", "iris", "diabetes"])
+def test_tables_are_what_scikit_learn_reads_and_splits(name: str) -> None:
+    from sklearn import datasets
+    from sklearn.model_selection import train_test_split
+
+    bunch = getattr(datasets, f"load_{name}")()
+    shares = None if name == "diabetes" else bunch.target
+    kept, held, y, yv = train_test_split(bunch.data, bunch.target, test_size=0.2, random_state=0, stratify=shares)
+    d = data.load(name)
+    mean, deviation = (0, 16) if name == "digits" else (kept.mean(0), kept.std(0, ddof=1))
+    for found, known in ((d.x, kept), (d.x_validation, held)):
+        torch.testing.assert_close(found.flatten(1), torch.as_tensor((known - mean) / deviation).float())
+    if shares is not None:
+        assert d.y.tolist() == y.tolist()
+        assert d.y_validation.tolist() == yv.tolist()
+
+
 @pytest.mark.parametrize("name", [f.name for f in BUILT_IN])
 def test_every_family_can_be_built_for_its_data(name: str) -> None:
     family = hfta.family(name)

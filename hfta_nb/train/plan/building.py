@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from weakref import WeakSet
@@ -29,6 +30,13 @@ from hfta_nb.train.step import call_all
 MOST_BYTES = 2**30
 """A model that allocates more is looked at on the device "meta", without memory."""
 
+OWN_BYTES = 2**26
+"""Likewise for a model of the package. To fill as much takes less time than to import torch's compiler, as it does for
+what is calculated on "meta"."""
+
+
+COMPLEX = torch.complex128.itemsize
+
 
 def parameters_of(module: nn.Module) -> int:
     """How many a module has, those left out whose shapes are not known yet."""
@@ -40,27 +48,40 @@ class _TooMuchError(BaseException):
 
 
 class _Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Stops a build function that allocates more than `MOST_BYTES`, before it does."""
+    """Stops a build function that allocates more than so many bytes, before it does."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.allocated = 0
+        self.left = most
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler here, which takes a second
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if "device" in kwargs and not any(isinstance(a, torch.Tensor) for a in args):
-            made = func(*args, **{**kwargs, "device": torch.device("meta"), "pin_memory": None})
-            self.allocated += made.nbytes
-            if self.allocated > MOST_BYTES:
+        if "device" not in kwargs or any(isinstance(a, torch.Tensor) for a in args):
+            return func(*args, **kwargs)
+        if _most_bytes(args) > self.left:  # only then, as to ask for `arange` imports the compiler's shapes as well
+            asked = func(*args, **{**kwargs, "device": torch.device("meta"), "pin_memory": None})
+            if asked.nbytes > self.left:
                 raise _TooMuchError
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        self.left -= made.nbytes
+        return made
+
+
+def _most_bytes(args: Sequence[Any]) -> float:
+    """More than a tensor takes that is made of these sizes, or from these numbers."""
+    numbers = [n for a in args for n in (a if isinstance(a, list | tuple) else [a]) if isinstance(n, int | float)]
+    return COMPLEX * math.prod(max(1, abs(n)) for n in numbers)
 
 
 class Builder:
     """Modules without memory, to look at; one per set of arguments.
 
-    A build function of the user is called as a loop of the user's own calls it, because it may keep what it has made
-    (a pretrained trunk in a cache); models of the package, and too large ones, are built on the device "meta".
+    A build function is called as a loop of the user's own calls it, because it may keep what it has made (a pretrained
+    trunk in a cache); too large models are built on the device "meta".
 
     Args:
         family: whose build function is called.
@@ -115,8 +136,8 @@ class Builder:
                 self._held.put(before)
 
     def _new(self, variant: Variant, arguments: dict[str, Any]) -> nn.Module:
-        limited = [] if self._held is None else [_Limited()]
-        ways: list[AbstractContextManager[Any]] = [*limited, torch.device("meta"), nullcontext()]
+        limited = _Limited(OWN_BYTES if self._held is None else MOST_BYTES)
+        ways: list[AbstractContextManager[Any]] = [limited, torch.device("meta"), nullcontext()]
         # Random numbers drawn here must not be missed by the notebook; some models can't be built on "meta".
         with preserve_rng() as drawn:
             for way in ways:
@@ -211,7 +232,7 @@ def _without_memory(module: nn.Module) -> nn.Module:
         return plain_copy(module)
     known: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        known[id(tensor)] = like = torch.empty_like(tensor, device="meta")
+        known[id(tensor)] = like = _like(tensor)
         if isinstance(tensor, nn.Parameter):
             known[id(tensor)] = nn.Parameter(like, tensor.requires_grad)
     inner = list(module.modules())
@@ -225,6 +246,13 @@ def _without_memory(module: nn.Module) -> nn.Module:
             known[id(m)].__dict__[name] = value
     found: nn.Module = known[id(module)]
     return found
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """A tensor without memory; by its strides, as for `empty_like` on "meta" torch imports its compiler's shapes."""
+    if tensor.layout is not torch.strided:
+        return torch.empty_like(tensor, device="meta")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _overflowed(error: Exception) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -66,11 +67,11 @@ def _sample(data: AnyData, count: int, device: str) -> Samples:
 
 
 def _with_zeros(module: nn.Module) -> nn.Module:
-    spare = copy.deepcopy(module).to_empty(device="cpu")
-    with torch.no_grad():
-        for tensor in (*spare.parameters(), *spare.buffers()):
-            tensor.zero_()
-    return spare
+    """A copy whose values are zeros; torch's own copy of a tensor on "meta" would import its compiler's shapes."""
+    known: dict[int, Any] = {id(t): torch.zeros(t.shape, dtype=t.dtype) for t in module.buffers()}
+    for p in module.parameters():
+        known[id(p)] = nn.Parameter(torch.zeros(p.shape, dtype=p.dtype), p.requires_grad)
+    return copy.deepcopy(module, known)
 
 
 def _kept(module: nn.Module, x: Samples, phase: Phase | None) -> int:

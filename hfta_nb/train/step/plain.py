@@ -34,6 +34,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase, split
 from hfta_nb.optim.fused_kernels import available
+from hfta_nb.optim.without_compiler import without_compiler
 from hfta_nb.train.step.accumulation import check_accumulated, every_of
 from hfta_nb.train.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
 from hfta_nb.train.step.metric_calls import measuring
@@ -380,7 +381,7 @@ def _make_optimizer(module: nn.Module, names: Sequence[str], row: Row) -> torch.
         {"params": [named[n] for n in members], **values_of(own, given)}
         for members, own in groups_of(module, names, row)
     ]
-    return getattr(optim, name).torch_class(groups, **given)  # type: ignore[no-any-return]
+    return without_compiler(getattr(optim, name).torch_class)(groups, **given)  # type: ignore[no-any-return]
 
 
 def _sparsify(optimizer: torch.optim.Optimizer) -> None:
