@@ -72,8 +72,8 @@ class StudyConfig:
         steps_per_epoch: optimizer steps of an epoch; the order of the data continues in the next. None for one pass
             through the training data. Data without end needs it; a `DataWarning` tells of 10,000 batches in one pass.
         validation_batch_size: samples in a mini-batch of validation: fewer take less memory, and only metrics that are
-            a mean over mini-batches depend on it. None for 1024. A `DataLoader` and a function that yields batches have
-            batches of their own.
+            a mean over mini-batches depend on it. None for `batch_size` (64 where that is an axis) on a CPU, 1024 on a
+            GPU; `plan` shows it. A `DataLoader` and a function that yields batches have batches of their own.
         drop_last: leave out the last mini-batch of a pass if it is not full: batch norm can't train on a single sample.
         member_steps: optimizer steps after which a member ends, at the end of its epoch, even if `epochs` is not
             reached. None for no limit.
@@ -206,7 +206,7 @@ class StudyConfig:
         none="a pass", aliases={"give Study(..., steps_per_epoch=100)": "limit_train_batches steps_per_execution"},
     )  # fmt: skip
     validation_batch_size: int | None = advanced(
-        None, CHANGED, "samples in a mini-batch of validation (default: 1024)", "N", low=1,
+        None, CHANGED, "samples in a mini-batch of validation (default: as in training; 1024 on a GPU)", "N", low=1,
         aliases={
             "give Study(..., validation_batch_size=256)":
             "val_batch_size valid_batch_size eval_batch_size test_batch_size per_device_eval_batch_size",

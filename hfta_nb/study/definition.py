@@ -164,15 +164,15 @@ class Definition(StudyState):
         Returns:
             One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
             ``architectures`` and ``padding`` (its share of the parameters), ``parameters`` and ``memory_bytes`` of one
-            member, ``fixed_bytes`` of the array besides its members, and its ``capacity``: 0 if not even one member
-            fits, None if nothing was measured.
+            member, ``fixed_bytes`` of the array besides its members, its ``capacity``: 0 if not even one member fits,
+            None if nothing was measured, and the study's ``validation_batch_size``.
 
         Raises:
             FamilyError: a forward or a loss raised; the message begins with the line of the user's code.
         """
         if measure:
             self.plan_groups = planning.fitted(self)
-        return planning.table(self.plan_groups)
+        return planning.table(self)
 
     @takes(StudyError, cache=PATH.or_none, devices=WHOLE)
     def profile(self, cache: str | Path | None = None, devices: int = 1) -> Profile:

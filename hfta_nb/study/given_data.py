@@ -19,7 +19,7 @@ from hfta_nb.data.items import native
 from hfta_nb.data.judging import is_map_style
 from hfta_nb.data.tensors import split_rows
 from hfta_nb.train import Settings
-from hfta_nb.train.batches import EVALUATION_BATCH, AsRead, Batches
+from hfta_nb.train.batches import AsRead, Batches
 from hfta_nb.train.consecutive import batches_of
 
 Pair = tuple[Any, Any]
@@ -52,7 +52,7 @@ class GivenData:
     def __init__(self, handed: Any, settings: Settings, batch_size: int, seed: int) -> None:
         self.data, self.device, self.dtype = settings.data, settings.device, settings.dtype
         self.batch_size, self.seed = batch_size, seed
-        self.validated = settings.validation_batch_size or EVALUATION_BATCH
+        self.validated = settings.validation_batch_size or batch_size
         self._stream: Batches | None = None
         if isinstance(self.data, Stream):
             self._stream = batches_of(self.data, batch_size, self.device, self.dtype)

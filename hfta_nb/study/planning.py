@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hfta_nb.data import Stream
 from hfta_nb.errors import FamilyError
 from hfta_nb.errors.user_frames import UserFrame
 from hfta_nb.models.study_config import ARGUMENTS
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
     from hfta_nb.train.plan import Group
 
+ON_GPU, WHERE_SWEPT = 1024, 64
+"""Samples of validation that go through at once: on a GPU, where few calls matter and no cache; on a CPU where
+`batch_size` is an axis."""
+
 
 def settings_of(study: StudyState) -> Settings:
     """The settings of the training loop."""
@@ -38,6 +43,7 @@ def settings_of(study: StudyState) -> Settings:
         "compiling": "never" if study.deterministic else study.compile,
         "slots": slots,
         "population": study.rounds,
+        "validation_batch_size": validation_batch_size(study),
     }
     same = {one.name: getattr(study, one.name) for one in fields(Settings) if one.name in ARGUMENTS.keys() - more}
     return Settings(
@@ -49,6 +55,20 @@ def settings_of(study: StudyState) -> Settings:
         rungs=keeping.rungs(study),
         **same | more,
     )
+
+
+def validation_batch_size(study: StudyState) -> int | None:
+    """Samples of validation that go through at once; None for mini-batches of the data's own.
+
+    On a CPU they are as many as in training: their activations stay in cache, in the blocks of members that training
+    has chosen. All variants have the same, and nothing is timed, so that a loss that is no mean over samples compares.
+    """
+    own = isinstance(study.data, Stream) and not study.data.validation.takes_batch_size
+    if own or study.validation_batch_size is not None:
+        return study.validation_batch_size
+    if study.device.type != "cpu":
+        return ON_GPU
+    return WHERE_SWEPT if "batch_size" in study.grid.axes else int(study.plan_groups[0].rows[0]["batch_size"])
 
 
 def fitted(study: StudyState) -> list[Group]:
@@ -96,11 +116,12 @@ def forward_error(study: StudyState, event: ev.ForwardTried) -> FamilyError:
                        remedy="mend it, or plan(measure=False) runs no forward")  # fmt: skip
 
 
-def table(groups: Sequence[Group]) -> pandas.DataFrame:
-    """Groups as a table; see `Study.plan`."""
+def table(study: StudyState) -> pandas.DataFrame:
+    """The arrays as a table; see `Study.plan`."""
     from hfta_nb.figures.tables import Table
 
-    rows = [g.row() for g in groups]
+    validated = validation_batch_size(study)
+    rows = [{**g.row(), "validation_batch_size": validated} for g in study.plan_groups]
     first = ["members", "fused_over", "split_because", "parameters", "memory_bytes"]
     if any(row["architectures"] > 1 for row in rows):
         first[3:3] = ["architectures", "padding"]

@@ -33,9 +33,6 @@ from hfta_nb.errors import DataError
 
 Item = TypeVar("Item")
 
-EVALUATION_BATCH = 1024
-"""Validation samples of resident data that go through at once."""
-
 AT_ONCE_BYTES = 2**20
 MOST_TOGETHER = 16
 """Batches are drawn together up to so many, or so many bytes."""
@@ -102,7 +99,7 @@ class Batches(ABC):
         prepare: what is done to samples; None for `Data.floats`.
         own: whether every member has training samples of its own where all see the same ones, too: they will not once
             others join them, and a step with samples per member is another one, which is recorded anew.
-        evaluated: samples of validation that go through at once; None for the usual number.
+        evaluated: samples of validation that go through at once; None for as many as in training.
         waited_s: how long the host has waited for samples so far; what `prepare` does is not in it.
     """
 
@@ -145,7 +142,7 @@ class Batches(ABC):
 
     @property
     def _evaluated(self) -> int:
-        return self.evaluated or EVALUATION_BATCH
+        return self.evaluated or self.batch_size
 
     def close(self) -> None:
         """Let go of what is held open: a loader's processes, a thread."""

@@ -41,7 +41,8 @@ class Settings:
         member_steps, member_seconds: optimizer steps and seconds of training after which a member ends, at the end of
             its epoch; None for no such limit.
         share_stream: whether arrays that read the same stream take turns; see `hfta_nb.Study`.
-        validation_batch_size: samples of validation that go through at once; None for the usual number.
+        validation_batch_size: samples of validation that go through at once; None for as many as in training, or for
+            mini-batches of the data's own.
         population: replaces members by others while they train; None for nothing.
         keep_last: whether the weights are kept with which a member ends, pauses, or was last validated.
         rungs: epochs of a member after which its weights are kept.

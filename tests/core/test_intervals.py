@@ -201,7 +201,7 @@ def test_validation_has_batches_of_the_size_that_is_asked_for(kind: str, tmp_pat
         place = tmp_path / str(size)
         study = hfta.Study("mlp", {"lr": [0.01]}, given, directory=place, validation_batch_size=size, width=2, **own)
         list(study.run())
-        mean_size = 24 if size is None else (10 * 10 + 10 * 10 + 4 * 4) / 24
+        mean_size = (16 * 16 + 8 * 8 if size is None else 10 * 10 + 10 * 10 + 4 * 4) / 24
         losses.append(study.history.members[0].curves["val_loss"].values[0] - mean_size)
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)
     assert "validation_batch_size=10," in study.to_code()
@@ -210,3 +210,36 @@ def test_validation_has_batches_of_the_size_that_is_asked_for(kind: str, tmp_pat
     loaders = (DataLoader(training, 8), DataLoader(held, 8))
     with pytest.raises(StudyError, match="validation_batch_size: own data has validation batches of its own size"):
         hfta.Study("mlp", {"lr": [0.01]}, loaders, validation_batch_size=4)
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_what_validation_finds_does_not_depend_on_the_size_of_its_batches(serial: bool, tmp_path: Path) -> None:
+    x = torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+    y = (x.sum(1) > 0).long()
+    held = hfta.data.from_tensors(x, y, x[:70], y[:70], num_classes=2)
+    right = hfta.Metric(lambda out, y: (out.argmax(-1) == y).sum().double(), finish=lambda total: total)
+    own = {"epochs": 3, "batch_size": 16, "dtype": "float64", "device": "cpu", "serial": serial}
+    found = []
+    for size in (None, 7, 16, 70):
+        study = hfta.Study(
+            "mlp",
+            {"lr": [1e-2, 1e-1]},
+            held,
+            directory=tmp_path / str(size),
+            validation_batch_size=size,
+            metrics={"n": right},
+            **own,
+        )
+        assert set(study.plan(measure=False)["validation_batch_size"]) == {size or 16}
+        _run(study)
+        found.append({m: study.history.members[m].curves for m in (0, 1)})
+    for curves in found[1:]:
+        for member, own_curves in curves.items():
+            assert own_curves["val_n"].values == found[0][member]["val_n"].values
+            losses = found[0][member]["val_loss"].values
+            assert own_curves["val_loss"].values == pytest.approx(losses, rel=0, abs=1e-12)
+
+
+def test_variants_of_unlike_batch_size_are_validated_in_batches_of_one_size(tmp_path: Path) -> None:
+    study = hfta.Study("mlp", {"batch_size": [8, 32]}, "iris", directory=tmp_path, device="cpu")
+    assert list(study.plan(measure=False)["validation_batch_size"]) == [64, 64]

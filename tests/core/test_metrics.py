@@ -16,7 +16,6 @@ from hfta_nb import losses
 from hfta_nb.models import frechet, metrics
 from hfta_nb.models.losses import IGNORED
 from hfta_nb.models.metrics import Metric
-from hfta_nb.train import batches
 from hfta_nb.train.scores import EpochScores
 
 
@@ -96,8 +95,7 @@ def test_top5_and_tuples() -> None:
 
 
 @pytest.mark.parametrize("serial", [False, True])
-def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "EVALUATION_BATCH", 7)
+def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(61, 4), torch.randint(0, 2, (61,))
     data = hfta.data.from_tensors(x, y, x[:30], y[:30], task="click")
@@ -112,6 +110,7 @@ def test_a_study_reports_the_whole_set(serial: bool, tmp_path: Path, monkeypatch
         data,
         epochs=2,
         batch_size=8,
+        validation_batch_size=7,
         directory=tmp_path / "run",
         dtype="float64",
         serial=serial,

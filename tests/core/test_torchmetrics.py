@@ -45,16 +45,13 @@ def study(metrics: dict[str, Any], directory: Path, **options: Any) -> hfta.Stud
     return hfta.Study(family, grid, data, directory=directory, **options)
 
 
-def test_objects_are_what_they_are_for_each_member_alone(
-    tm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hfta_nb.train.batches.EVALUATION_BATCH", 9)  # several batches of unlike size
+def test_objects_are_what_they_are_for_each_member_alone(tm: Any, tmp_path: Path) -> None:
     metrics = {
         "f1": three(tm, "F1Score", average="macro"),
         "auroc": three(tm, "AUROC"),  # keeps every sample
         "calibration": three(tm, "CalibrationError"),
     }
-    made = study(metrics, tmp_path / "run", epochs=1, lr=0.0)  # one epoch, so that the kept weights are the last ones
+    made = study(metrics, tmp_path / "run", epochs=1, lr=0.0, validation_batch_size=9)  # the kept weights are the last
     list(made.run())
     assert len(made.plan_groups) == 1
     x, y = samples(41, 1)
