@@ -72,7 +72,6 @@ def _agree(build: Callable[[], nn.Module], x: Tensor, own: bool, dtype: torch.dt
     return list(array.explain()["how"])
 
 
-@pytest.mark.pairs
 @pytest.mark.each("name")
 @dtypes
 @pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
@@ -127,7 +126,6 @@ def test_channels_last_stay_last(dtype: torch.dtype, device: torch.device) -> No
     assert GROUPED in _agree(lambda: nn.Conv2d(4, 6, 1), x, True, dtype)
 
 
-@pytest.mark.pairs
 @pytest.mark.each("dtype")
 @dtypes
 @pytest.mark.parametrize("own", [True, False], ids=["own input", "shared input"])
