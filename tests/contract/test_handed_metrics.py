@@ -96,7 +96,8 @@ def test_functions_of_torchmetrics_see_the_whole_set(tmp_path: Path) -> None:
 
 def test_sets_that_do_not_fit_are_taken_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(whole_sets, "MOST_BYTES", 2000)
-    made = study(tmp_path, {"spread": lambda o, y: o.std(), "hits": lambda o, y: (o.argmax(-1) == y).double().mean()})
+    given = {"spread": lambda o, y: o.std(), "hits": lambda o, y: (o.argmax(-1) == y).double().mean()}
+    made = study(tmp_path, given, validation_batch_size=1024)
     with pytest.warns(ArrayWarning, match="hits, spread are means over 2 parts"):
         made.fit(progress=False)
     _, whole = alone(lambda o, y: o.std())
