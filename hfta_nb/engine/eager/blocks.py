@@ -25,7 +25,9 @@ def leaf_blocks(state: ArrayState) -> list[Block]:
 def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
     named = dict(state.tensors.named_parameters())
     block = state.views.get((start, stop, single))
-    if block is not None and all(p.requires_grad == named[k].requires_grad for k, p in block.parameters.items()):
+    learning = any(b.requires_grad for b in state.tensors.buffers()) if state.engine.learned else False
+    alike = block is not None and all(p.requires_grad == named[k].requires_grad for k, p in block.parameters.items())
+    if block is not None and alike and not learning:
         return block
     rows: Any = start if single else slice(start, stop)
     # A member that runs alone is differentiated at its true sizes.
@@ -40,13 +42,14 @@ def _leaf(state: ArrayState, start: int, stop: int, single: bool) -> Block:
         for k, p in named.items()
         if boxes is None or k in boxes
     }
-    buffers = {k: b[rows] for k, b in state.tensors.named_buffers()}
+    buffers = {k: b[rows] for k, b in state.tensors.named_buffers()}  # with their graphs, see `check_apart`
 
     def grad_rows() -> dict[str, Tensor]:
         return {k: part(k, state.arena_of(k).grad_view(k)) for k in parameters if named[k].requires_grad}
 
     block = Block(start, stop, single, parameters, buffers, grad_rows)
-    state.views[start, stop, single] = block
+    if not learning:
+        state.views[start, stop, single] = block
     return block
 
 
@@ -55,7 +58,13 @@ def graph_blocks(state: ArrayState) -> list[Block]:
     size, single = state.settings.block_size, state.settings.block_size == 1
     rows: Any = Rows.apply if state.settings.as_plain else torch.unbind
     parts = {k: rows(p) if single else torch.split(p, size) for k, p in state.tensors.named_parameters()}
-    buffers = {k: b.unbind(0) if single else torch.split(b, size) for k, b in state.tensors.named_buffers()}
+    # Not as several views at once, which autograd gives up when the buffer gets a gradient: see `keep_gradients`.
+    buffers = {
+        k: [b[i] if single else b[i : i + size] for i in range(0, len(state), size)]
+        if k in state.engine.learned
+        else (b.detach().unbind(0) if single else torch.split(b.detach(), size))
+        for k, b in state.tensors.named_buffers()
+    }
     return [
         Block(
             start,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -11,6 +12,9 @@ import torch
 from hfta_nb.errors import FusionError, TransformError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+inference = ContextVar("inference", default=False)
+"""Whether an array's function was called in inference mode, which it has left; see `own_execution`."""
 
 
 def not_compiled(function: F) -> F:
@@ -54,8 +58,12 @@ def own_execution(function: F) -> F:
             )
         if not torch.is_inference_mode_enabled():
             return function(*args, **kwargs)
-        with torch.inference_mode(False), torch.no_grad():
-            return function(*args, **kwargs)
+        token = inference.set(True)
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                return function(*args, **kwargs)
+        finally:
+            inference.reset(token)
 
     return cast(F, run)
 

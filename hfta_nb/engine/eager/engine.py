@@ -32,7 +32,6 @@ from hfta_nb.engine.members.tree import flatten, tensor_map, unflatten
 from hfta_nb.engine.rules import AloneMode, Context, Disagreement, rule_mode
 from hfta_nb.engine.rules.call_path import CallPath
 from hfta_nb.engine.rules.rule_mode import Usage, vmap_level
-from hfta_nb.errors import FusionError
 
 Call = Callable[[nn.Module, list[Any]], Any]
 """What to compute for one member, given the module with the member's tensors and the leaves of its inputs."""
@@ -83,10 +82,11 @@ class Engine:
         one_by_one: paths of the submodules that run member by member.
         process_streams: random streams of Python and NumPy.
         resized_buffers: buffers that the model has replaced by tensors of another shape or dtype, by name and member.
+        learning: values with a gradient that a call has given buffers, by name and member; see `keep_gradients`.
+        learned: the buffers that have had one.
         observed: by member whose gradients are recorded, the dict for them.
         views: by attribute that calls have set, of which buffers it is a view.
         anew: the attributes that the last call has set.
-        frozen: see `learning_kept`.
         paths: receives the path (see `CallPath`) of each block of several members; None if paths are not wanted.
     """
 
@@ -116,7 +116,8 @@ class Engine:
         self.resized_buffers: dict[str, dict[int, Tensor]] = {}
         self.views: dict[AttributeKey, list[str]] = {}
         self.anew: set[AttributeKey] = set()
-        self.frozen: dict[str, set[str]] = {}
+        self.learning: dict[str, dict[int, Tensor]] = {}
+        self.learned: set[str] = set()
         self.observed: dict[int, dict[str, Tensor | None]] = {}
         self.paths: set[int] | None = None
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.root.modules())
@@ -130,9 +131,9 @@ class Engine:
         inputs.check_values(self.generators.device)
         run = BlockTensors(range(block.start, block.stop), block.single, block.parameters, block.buffers)
         executables = [self._executable(run)] if self.architectures is None else self.architectures.executables(run)
-        results, frozen = [], self.frozen if self.as_plain else None
+        results = []
         for executable in executables:
-            with self.process_streams.turn(), learning_kept(executable.parameters, frozen):
+            with self.process_streams.turn(), learning_kept(executable.parameters):
                 if executable.single:
                     result = self._run_single(executable, block.start + executable.rows[0], call, inputs)
                 else:
@@ -145,19 +146,29 @@ class Engine:
         return tensor_map(lambda t: t[turned], concatenate(results))
 
     def _executable(self, run: BlockTensors) -> ExecutableModule:
+        # A graph may have saved the buffer, and the array's own memory is written below: the first time, it is moved.
+        apart = {name: b.clone() for name, b in run.buffers.items() if name in self.learned}
+
         def finish(replaced: Mapping[str, Tensor]) -> None:
-            for name, value in replaced.items():
-                if value.requires_grad and not all(p.is_leaf for p in run.parameters.values()):
-                    raise _learning_buffer(name)
-                buffer = run.buffers[name]
-                if buffer.shape == value.shape and buffer.dtype == value.dtype:
+            written = {name: b for name, b in apart.items() if b._version}
+            for name, value in {**written, **replaced}.items():
+                with torch.enable_grad():  # the caller's graph goes on
+                    own = [value] if run.single else value.unbind(0)
+                buffer = run.buffers[name].detach()
+                rows = dict(zip(run.members, own, strict=True))
+                learns = value.requires_grad and not all(p.is_leaf for p in run.parameters.values())
+                if learns:
+                    self.learning.setdefault(name, {}).update(rows)
+                elif name in apart:
+                    self.learning.setdefault(name, {})
+                fits = buffer.shape == value.shape and buffer.dtype == value.dtype
+                if fits and (name in apart or not learns):
                     buffer.copy_(value)
-                    continue
-                own = [value] if run.single else value.unbind(0)
-                self.resized_buffers.setdefault(name, {}).update(zip(run.members, own, strict=True))
+                else:
+                    self.resized_buffers.setdefault(name, {}).update(rows)
 
         rows = range(len(run.members))
-        tensors = run.parameters, run.buffers
+        tensors = run.parameters, {**run.buffers, **apart}
         return ExecutableModule(
             self.root, self.slots, *tensors, rows, finish, handlers=self.handlers, single=run.single
         )
@@ -323,16 +334,6 @@ class Engine:
             keeping=self.functions.writes,
             path=None if self.paths is None else CallPath(),
         )
-
-
-def _learning_buffer(name: str) -> FusionError:
-    """The error of a buffer whose gradient the caller of ``array(x)`` might expect."""
-    return FusionError(
-        "a buffer is replaced by a tensor with a gradient, which a buffer of all members can't keep",
-        where=f"array(x), `{name}`",
-        remedy="don't register it as a buffer: as a plain attribute, array.kl has the member axis and a gradient; "
-        "or detach() it, or read it in the loss of array.backward from hfta_nb.member()",
-    )
 
 
 def _own(value: Any, state: Mapping[str, Tensor]) -> bool:

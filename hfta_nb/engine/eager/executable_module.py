@@ -111,6 +111,9 @@ class Architectures(Protocol):
     def own(self, member: int, tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
         """A member's tensors without padding, by its own names."""
 
+    def names(self, member: int) -> Mapping[str, str]:
+        """From the names of a member's own tensors to those of the skeleton."""
+
     def paths(self, member: int) -> Mapping[str, str]:
         """From the paths of a member's own submodules to those of the skeleton."""
 

@@ -17,6 +17,7 @@ from hfta_nb.engine.eager.differentiate import add_to_grad, hooks_later
 from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
 from hfta_nb.engine.eager.functions_in_backward import unchanged
+from hfta_nb.engine.eager.learning_buffers import check_apart
 from hfta_nb.engine.eager.returned_numbers import as_tensors, is_number
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.held_losses import of_member, unseen
@@ -199,7 +200,9 @@ class Gradients:
         results = []
         self.state.engine.usage.clear()
         for block in blocks:
+            graphs = {b.grad_fn: name for name, b in block.buffers.items() if b.grad_fn is not None}
             losses, aux = self.state.engine.run(block, call, self.inputs)
+            check_apart(losses, graphs)
             names = [name for name, p in block.parameters.items() if p.requires_grad and self._wants(name)]
             wanted = [block.parameters[name] for name in names] + self.given
             check_leaves([losses], Owned([*block.parameters.values(), *_tensors(self.inputs.leaves)]), self.functions)

@@ -1,11 +1,14 @@
-"""Whether a member's plain module runs where the member does not."""
+"""What a member's plain module does where the member does not: whether it runs, and what it freezes."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from hfta_nb.engine.eager.call_inputs import Inputs
+from hfta_nb.engine.eager.contexts import inference
 from hfta_nb.engine.eager.member_outcome import Computation, copied_leaves
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing
@@ -39,4 +42,37 @@ def runs_alone(state: ArrayState, plain: nn.Module, member: int, inputs: Inputs,
         return False
     finally:
         generators.states = now
+    return True
+
+
+def freeze_as_alone(
+    state: ArrayState, member: Callable[[int], nn.Module], inputs: Inputs, computation: Computation
+) -> bool:
+    """Freeze the array's parameters that a call freezes in every plain module.
+
+    Args:
+        state: of the array, before the call.
+        member: returns a member as a plain module.
+        inputs: of the call.
+        computation: what the call computes.
+
+    Returns:
+        False if there are none, or if members would come to have others frozen.
+    """
+    now: dict[str, set[bool]] = {}
+    architectures = state.engine.architectures
+    for i in range(len(state)):
+        plain = member(i)
+        with torch.inference_mode(inference.get()):  # in which detach_() does not freeze
+            if not runs_alone(state, plain, i, inputs, computation):
+                return False
+        names = {} if architectures is None else architectures.names(i)
+        for name, p in plain.named_parameters():
+            now.setdefault(names.get(name, name), set()).add(p.requires_grad)
+    parameters = dict(state.tensors.named_parameters())
+    turned = {name for name, learning in now.items() if learning != {parameters[name].requires_grad}}
+    if not turned or any(now[name] != {False} for name in turned):
+        return False
+    for name in turned:
+        parameters[name].requires_grad_(False)
     return True

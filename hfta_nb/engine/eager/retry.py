@@ -14,11 +14,13 @@ from hfta_nb.engine.eager.caller_backward import Repeat
 from hfta_nb.engine.eager.compare_outcomes import Mismatch
 from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 from hfta_nb.engine.eager.fallback import member_error
+from hfta_nb.engine.eager.frozen_in_forward import ForwardFreezeError
 from hfta_nb.engine.eager.functions_in_backward import follow
 from hfta_nb.engine.eager.given_objects import GivenObjects
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.hidden_names import warn_of_hidden
-from hfta_nb.engine.eager.last_resort import runs_alone
+from hfta_nb.engine.eager.last_resort import freeze_as_alone, runs_alone
+from hfta_nb.engine.eager.learning_buffers import keep_gradients
 from hfta_nb.engine.eager.member_outcome import Computation
 from hfta_nb.engine.eager.model_hooks import called_beside
 from hfta_nb.engine.eager.shared_input_warning import warn_of_shared_input
@@ -146,12 +148,12 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             if isinstance(error, Mismatch) and verification is not None:
                 found = found if _is_preallocated(state) else error
                 _undo_gradients(state, computation, result, before, error)
+            if _freezes(state, helpers, error, inputs, computation, result):
+                continue
             if not isinstance(error, Exception) or _is_final(state, helpers, error, inputs, computation):
                 _reset_settings(state, before)
                 raise
-            if state.settings.block_size > 1 or (isinstance(error, SharedWrite) and not state.settings.private):
-                _change_settings(state, error, error is found)
-            else:
+            if not _change_settings(state, error, error is found):
                 _run_as_plain(state, before, helpers, error, module, inputs, computation)
         else:
             _note_proven(state, key, paths, restore, comparable)
@@ -176,6 +178,27 @@ def _repeat(state: ArrayState, helpers: RetryHelpers, call: _Attempted, restore:
     assert call.eager is not None  # otherwise they are compared at once already
     again = call._replace(run=call.eager, eager=None)
     return Repeat(state, call.inputs, restore, partial(run_with_retry, state, helpers, *again))
+
+
+def _freezes(
+    state: ArrayState,
+    helpers: RetryHelpers,
+    error: BaseException,
+    inputs: Inputs,
+    computation: Computation,
+    result: Any,
+) -> bool:
+    """True if the call freezes parameters, which the array's now are.
+
+    A view, as the row of one, can't be frozen: that is another error, of a member that runs as its plain module.
+    """
+    if isinstance(error, HftaError) or not isinstance(error, Exception):
+        asked = isinstance(error, ForwardFreezeError)
+        if asked and computation.backward and result is not None:
+            result[0].undo()
+    else:
+        asked = state.settings.as_plain and not out_of_memory(error)
+    return asked and freeze_as_alone(state, helpers.member, inputs, computation)
 
 
 def _is_final(
@@ -265,6 +288,7 @@ def _observe(state: ArrayState, recording: bool, verifying: bool, verifiable: bo
     engine.recording, engine.watching = recording, recording or verifying
     engine.paths = set() if verifiable else None
     engine.anew = set()
+    engine.learning = {}
     engine.process_streams.begin(engine.watching)
 
 
@@ -272,18 +296,25 @@ def _is_preallocated(state: ArrayState) -> bool:
     return state.engine.architectures is not None and state.engine.architectures.preallocated
 
 
-def _change_settings(state: ArrayState, error: Exception, differs: bool) -> None:
-    """Change the settings as this error requires; record where a member differs from its plain module."""
+def _change_settings(state: ArrayState, error: Exception, differs: bool) -> bool:
+    """Change the settings as this error requires; record where a member differs from its plain module.
+
+    Returns:
+        False if members already run one by one, and nothing is left to change.
+    """
+    if state.settings.block_size == 1 and (not isinstance(error, SharedWrite) or state.settings.private):
+        return False
     architectures = state.engine.architectures
     if architectures is not None and _is_preallocated(state):  # which may be all that is wrong
         architectures.set_preallocated(None)
-        return
+        return True
     before = set(state.settings.paths)
     state.settings.react(error, state.skeleton)
     if differs:  # the whole model where it is no submodule
         path = next((path for path in state.settings.paths if path not in before), "")
         state.settings.differences[path] = str(error)
     install(state)
+    return True
 
 
 def _warn_and_resize(state: ArrayState, helpers: RetryHelpers, found: Mismatch | None) -> None:
@@ -292,6 +323,7 @@ def _warn_and_resize(state: ArrayState, helpers: RetryHelpers, found: Mismatch |
         warn(f"{found}; see explain()")
     if state.engine.resized_buffers:
         helpers.resize_buffers()
+    keep_gradients(state)
 
 
 def _undo_gradients(

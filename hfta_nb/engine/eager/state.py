@@ -222,6 +222,8 @@ class Snapshot:
         self._attributes = state.engine.attributes.copy()
         self._resized = _copied(state.engine.resized_buffers)
         self._kept = state.functions.snapshot()
+        self._buffers_learning = _copied(state.engine.learning)
+        self._learning = [p.requires_grad for p in state.tensors.parameters()]
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -232,7 +234,10 @@ class Snapshot:
         state.engine.attributes = self._attributes.copy()
         state.engine.reset_member_modules()
         state.engine.resized_buffers = _copied(self._resized)
+        state.engine.learning = _copied(self._buffers_learning)
         state.functions.restore(self._kept)
+        for p, learns in zip(state.tensors.parameters(), self._learning, strict=True):
+            p.requires_grad_(learns)
 
     def parameters_changed(self) -> Tensor:
         """Whether parameters have other values than those that are saved, bool ``[]``."""

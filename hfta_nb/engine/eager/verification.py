@@ -156,9 +156,9 @@ class MemberVerification:
         """See `Verification.check`."""
         together = self._together(result)
         changed = self._changed()
-        self.later = self.later and without_effects(self.state, result)
-        engine = self.state.engine
-        with learning_kept(self.plain_run.parameters, engine.frozen if engine.as_plain else None):
+        # A buffer with a gradient shares the graph of the result, which a backward of ours would free.
+        self.later = self.later and not self.state.engine.learning and without_effects(self.state, result)
+        with learning_kept(self.plain_run.parameters):
             try:
                 alone = self.plain_run.outcome(differentiate=not self.later)
             except Exception as error:

@@ -138,6 +138,10 @@ class PaddedArchitectures:
         shapes = self.blueprint.shapes[a]
         return {own: None if t is None else narrowed(t, shapes[own], 0) for own, t in found.items()}
 
+    def names(self, member: int) -> Mapping[str, str]:
+        """From the names of a member's own tensors to those of the skeleton."""
+        return self.blueprint.names[self.blueprint.of[member]]
+
     def paths(self, member: int) -> Mapping[str, str]:
         """From the paths of a member's own submodules to those of the skeleton."""
         return self.blueprint.modules[self.blueprint.of[member]]

@@ -292,6 +292,8 @@ def _closed(state: ArrayState) -> str:
         return "every call is compared with the plain module"
     if state.settings.private:
         return "the model writes into tensors that members share"
+    if state.engine.learned:
+        return "a buffer has a gradient"
     if state.settings.as_plain:
         return "the backward may change the model, or the model its parameters"
     return "the model sets attributes on itself" if state.engine.attributes.values else ""

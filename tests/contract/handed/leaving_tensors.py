@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hfta_nb.errors import FusionError
 from tests.contract.handed_over import Situation, numbers
 
 X, Y = (numbers(12, n, seed=n).float().double() for n in (4, 1))  # a study keeps data in float32
@@ -160,9 +159,6 @@ def _row(name: str, build: Callable[[], nn.Module], term: Callable[[Any, int], T
         y=Y,
         forms=("backward", "forward", *more),
         metrics=lambda: {"mse": F.mse_loss},
-        refused={"forward": (FusionError, "a buffer is replaced by a tensor with a gradient")}
-        if build is Buffered
-        else {},
     )
 
 
