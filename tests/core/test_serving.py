@@ -177,7 +177,7 @@ def test_studies_in_several_processes_train_on_one_stream(tmp_path: Path) -> Non
         for process in processes:
             process.join(LONG_S)
         assert [p.exitcode for p in processes] == [0, 0]
-        batches = 3 + 1  # of a pass, and of its validation
+        batches = 3 + 2  # of a pass, and of its validation
         assert server.workers.made == 2 * batches
     expected = curves(whole)
     for number, name in enumerate(("4", "5")):
