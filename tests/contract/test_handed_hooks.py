@@ -266,3 +266,42 @@ def test_backward_hooks_are_called_once_for_each_member(register: str, form: str
 
 def _noting(kept: list[float]) -> Callable[..., None]:
     return lambda module, *grads: kept.append(float(grads[-1][0].norm()))
+
+
+class Averaging(nn.Module):
+    """A backward hook, a function over the model, moves an average to what the forward has kept."""
+
+    def __init__(self, register: str) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 1)
+        self.register_buffer("average", torch.zeros(5))
+        self.kept: Tensor | None = None
+        getattr(self, register)(lambda *_: self.move())
+
+    def move(self) -> None:
+        assert self.kept is not None
+        self.average.mul_(0.9).add_(self.kept, alpha=0.1)
+        self.kept = None
+
+    def forward(self, x: Tensor) -> Any:
+        h = torch.tanh(self.first(x))
+        self.kept = h.detach().mean(0)
+        return self.second(h - self.average)
+
+
+@pytest.mark.filterwarnings("ignore:.*than alone", "ignore:.*ackward hook")
+@pytest.mark.parametrize("form", ["forward", "backward"])
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_backward_hook"])
+def test_what_a_backward_hook_changes_in_its_model_is_compared(register: str, form: str) -> None:
+    modules, copies = ([Averaging(register).double() for _ in range(3)] for _ in range(2))
+    for module, other in zip(modules, copies, strict=True):
+        other.load_state_dict(module.state_dict())
+    array = hfta.fuse(copies)
+    for _ in range(STEPS):
+        if form == "backward":
+            array.backward(F.mse_loss, X, Y)
+        else:
+            (array(X) - Y).pow(2).flatten(1).mean(1).sum().backward()
+        for i, module in enumerate(modules):
+            F.mse_loss(module(X), Y).backward()
+            torch.testing.assert_close(array[i].get_buffer("average"), module.average, rtol=1e-10, atol=1e-10)

@@ -359,3 +359,35 @@ def test_what_calls_a_submodule_runs_alone_where_the_submodule_cannot(split: boo
         assert grads is not None
         for i, module in enumerate(modules):
             torch.testing.assert_close(grads[i], module.layer.weight.grad, atol=1e-10, rtol=0)
+
+
+class Listed(nn.Module):
+    """Lists of the model's own parameters, as for a penalty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 4), nn.Linear(4, 3)
+        self.penalised = [self.first.weight]
+        self.groups = [([self.second.weight], 0.1), (list(self.first.named_parameters()), 0.2)]
+
+    def forward(self, x: Tensor) -> Any:
+        return self.second(torch.tanh(self.first(x))) * (1 + self.penalised[0].pow(2).sum())
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_lists_of_parameters_do_not_count_as_changed_when_members_run_alone(size: int) -> None:
+    modules = make(Listed, 3, torch.float64, torch.device("cpu"))
+    array = hfta.fuse(make(Listed, 3, torch.float64, torch.device("cpu")))
+    array.block_size = size
+    x = torch.randn(6, 5, dtype=torch.float64)
+    for _ in range(4):
+        array.zero_grad()
+        array(x).pow(2).sum().backward()
+        for i, module in enumerate(modules):
+            module.zero_grad()
+            module(x).pow(2).sum().backward()
+            for name, p in module.named_parameters():
+                torch.testing.assert_close(array.get_parameter(name).grad[i], p.grad, rtol=1e-10, atol=1e-10)
+        with torch.no_grad():
+            for p in [*array.parameters(), *(p for module in modules for p in module.parameters())]:
+                p -= 1e-3 * p.grad

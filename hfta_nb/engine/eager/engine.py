@@ -178,19 +178,21 @@ class Engine:
         leaves = inputs.member(member)
         changes: dict[AttributeKey, Any] = {}
         root, slots = self._modules_of(executable.root).of(member)
+        # An empty buffer may grow in place; in the arena it would overwrite its neighbours.
+        state = {
+            **executable.parameters,
+            **{k: v if v.numel() else v.clone() for k, v in executable.buffers.items()},
+        }
+        storages = {name: tensor.data for name, tensor in executable.parameters.items()}
+        slots.put(state)  # before attributes are tracked: the content of a list of parameters changes by it
         with self.generators.member(member), self._tracked(root, slots, self.attributes.of(member), changes, keep=True):
-            # An empty buffer may grow in place; in the arena it would overwrite its neighbours.
-            state = {
-                **executable.parameters,
-                **{k: v if v.numel() else v.clone() for k, v in executable.buffers.items()},
-            }
-            storages = {name: tensor.data for name, tensor in executable.parameters.items()}
             with (
                 recomputed_alone(root, self.segments, self.generators) if self.segments else nullcontext(),
                 AloneMode(self.plain) if self._recurrent else nullcontext(),
                 self.functions.alone(member),
             ):
-                result, replaced = slots.call_and_keep(state, lambda: call(root, leaves))
+                result = call(root, leaves)
+            replaced = slots.replaced(state)
             restore_storage(state, storages)
         self._note_views(changes, executable.buffers)
         self.attributes.keep(member, changes)

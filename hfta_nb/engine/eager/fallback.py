@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -75,8 +74,7 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
             tensors = {name: context.stacked(t) for name, t in state.items()}
             stacked = [context.stacked(v) if b else v for v, b in zip(leaves, batched, strict=True)]
             results, news = [], []
-            changed: set[str] = set()
-            began = context.process_streams.here()
+            changed, began = set[str](), context.process_streams.here()
             with context.generators.borrowed():
                 for i, index in enumerate(context.indices):
                     # Each member gets a copy of shared tensors; its version shows if the module writes into it.
@@ -88,6 +86,7 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
                     alone, places = modules.of(index)
                     attributes = _below(context.attributes.of(index), path)
                     changes: dict[AttributeKey, Any] = {}
+                    places.put(row)  # before attributes are tracked, which lists of parameters are
                     context.generators.enter(index)
                     try:
                         with (
@@ -96,8 +95,8 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
                                 alone, places, attributes, changes, deep=context.watching, keep=True, prefix=path
                             ),
                         ):
-                            run = partial(alone.forward, *given, **named)
-                            result, new = places.call_and_keep(row, run)
+                            result = alone.forward(*given, **named)
+                            new = places.replaced(row)
                             restore_storage(row, storages)
                     except Exception as error:
                         raise member_error(error, index, alone, path) from error

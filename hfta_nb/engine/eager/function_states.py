@@ -104,9 +104,9 @@ class FunctionStates:
         return [holder.owner for holder in self._reached(functions).holders] if functions else []
 
     @contextmanager
-    def of_one(self, functions: tuple[Any, ...]) -> Iterator[None]:
-        """The context of a call of the only member."""
-        with self.used(functions), self.alone(0):
+    def of_one(self, functions: tuple[Any, ...], model: nn.Module | None = None) -> Iterator[None]:
+        """The context of a call of the only member; see `used`."""
+        with self.used(functions, model), self.alone(0):
             yield
 
     @contextmanager

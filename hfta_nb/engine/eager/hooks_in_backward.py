@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,21 +30,24 @@ def warn_of_hooks(array: nn.Module, settings: ExecutionSettings) -> None:
 def unseen_by_hooks(*models: nn.Module) -> Iterator[None]:
     """The context of a backward that only compares: what the backward hooks of modules keep is as before after it.
 
-    What can't be copied stays as they leave it.
+    Not so the models' own state, which is compared, and put back by who compares. What can't be copied stays as the
+    hooks leave it.
     """
-    inner = [m for model in models for m in model.modules()]
-    held = (hooks for m in inner for hooks in (m._backward_hooks, m._backward_pre_hooks))
-    called = tuple(hook for hooks in held for hook in hooks.values())
-    if not called:
-        yield
-        return
-    context = FunctionStates(1, shows=False).of_one(called)
-    context.__enter__()
+    contexts = [FunctionStates(1, shows=False).of_one(hooks, model) for model in models if (hooks := _hooks_of(model))]
+    for context in contexts:
+        context.__enter__()
     try:
         yield
     finally:
-        with suppress(FusionError):
-            context.__exit__(None, None, None)
+        for context in reversed(contexts):
+            with suppress(FusionError):
+                context.__exit__(None, None, None)
+
+
+def _hooks_of(model: nn.Module) -> tuple[Callable[..., Any], ...]:
+    """The backward hooks of all modules of a model."""
+    held = (hooks for m in model.modules() for hooks in (m._backward_hooks, m._backward_pre_hooks))
+    return tuple(hook for hooks in held for hook in hooks.values())
 
 
 def with_hooks(parameters: Sequence[Tensor], call: Callable[[], T]) -> T:

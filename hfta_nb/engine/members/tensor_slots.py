@@ -83,16 +83,12 @@ class TensorSlots:
             replaced = self.replaced(tensors)
         return result, replaced
 
-    def call_and_keep(
-        self, tensors: Mapping[str, Tensor], function: Callable[[], Any]
-    ) -> tuple[Any, dict[str, Tensor]]:
-        """Like `call`, but the tensors stay in the module, and so do buffers that it has replaced."""
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put tensors into all slots, where they stay; they get the parameters' attributes."""
         mark_all(tensors, self._own)
         self.replace(tensors)
         for holder, key, names in self._tuples:
             _put(holder, key, names, tensors)
-        result = function()
-        return result, self.replaced(tensors)
 
     def replaced(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """By name, what the slots hold in place of these tensors."""
