@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hfta_nb.engine.comparison import nudge
 from hfta_nb.engine.eager.attributes import AttributeKey, AttributesBefore, tracked_attributes, values_of
@@ -48,6 +49,25 @@ class PlainGraph(NamedTuple):
     plain: nn.Module
     leaves: list[Any]
     outputs: list[Tensor]
+
+
+class _NudgedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Changes the last bits of what is cast to a narrower dtype; not under autocast, whose tolerance is its own."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = generator
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise torch imports its compiler here
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default and not torch.is_autocast_enabled(found.device.type):
+            narrower = args[0].is_floating_point() and found.itemsize < args[0].itemsize
+            nudge([found] if narrower else (), matmul_precision.rounding, self._generator)
+        return found
 
 
 class PlainRun:
@@ -106,7 +126,7 @@ class PlainRun:
 
     def nudged_outcome(self, plain: nn.Module, differentiate: bool = True) -> MemberOutcome:
         """What the plain module computes after the last bits of its parameters have changed: in TF32 the last that
-        its factors keep.
+        its factors keep. Those of what it casts to a narrower dtype change as well: its parameters' don't reach there.
 
         Without parameters (a loss of existing outputs), those of the member's own inputs change.
 
@@ -125,7 +145,8 @@ class PlainRun:
         generator = torch.Generator().manual_seed(0)
         nudge(learned, matmul_precision.rounding, generator)
         if learned:
-            return self._run(plain, None, differentiate)
+            with _NudgedCasts(generator):
+                return self._run(plain, None, differentiate)
         leaves = copied_leaves(self._leaves)
         with torch.no_grad():
             for v, own in zip(leaves, self._own, strict=True):
