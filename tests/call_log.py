@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
 
 
 class CallLog:
@@ -30,3 +35,16 @@ class CallLog:
 
     def __iter__(self) -> Iterator[int]:
         return iter(os.pread(self._file, len(self), 0))
+
+
+def instances(kind: type[T], monkeypatch: pytest.MonkeyPatch) -> list[T]:
+    """All objects of a class that are made from now on, in their order."""
+    made: list[T] = []
+    init = kind.__init__
+
+    def noted(self: T, *given: Any) -> None:
+        init(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(kind, "__init__", noted)
+    return made

@@ -21,11 +21,12 @@ from hfta_nb.optim.hyperparameters import AnyKind, HostColumn, Kind, plain
 from hfta_nb.optim.member_optimizers import MemberOptimizer
 from hfta_nb.optim.optimizer_state import (
     NO_VALUES,
-    is_shown,
     lost,
     moved,
     numbered,
+    renamed,
     restore,
+    shown,
     state_of_member,
     with_keys,
 )
@@ -178,7 +179,7 @@ class ByMember(MemberOptimizer):
                     if value is not None or name in member.param_groups[k]:
                         member.param_groups[k][name] = value
             self._seen[k] = now
-            self._shown[k] = [_shown(m.param_groups[k]) for m in self.members]
+            self._shown[k] = [shown(m.param_groups[k]) for m in self.members]
 
     def _show(self, changed: Sequence[int] = ()) -> None:
         """Take over into the groups what members have changed in theirs.
@@ -189,7 +190,7 @@ class ByMember(MemberOptimizer):
         if changed:
             self._shown: list[list[dict[str, Any]]] = [[{} for _ in self.members] for _ in self.param_groups]
         for k, group in enumerate(self.param_groups):
-            now = [_shown(m.param_groups[k]) for m in self.members]
+            now = [shown(m.param_groups[k]) for m in self.members]
             if now == self._shown[k]:
                 continue
             names = {n: None for a, b in zip(now, self._shown[k], strict=True) for n in a if n not in b or a[n] != b[n]}
@@ -329,7 +330,7 @@ class ByMember(MemberOptimizer):
         named = {name: own for own, name in own_names(self.array, index).items()}
         numbers = {k: named[name] for name, k in self._numbers() if name in named}
         own = {**saved, "state": {k: v for k, v in saved["state"].items() if not isinstance(k, int)}}
-        return {**found, "own": with_keys(own, functools.partial(_or_same, numbers))}
+        return {**found, "own": with_keys(own, renamed(numbers))}
 
     def load_members(self, states: Mapping[int, Mapping[str, Any]]) -> None:
         """See `ArrayOptimizer.load_members`."""
@@ -337,7 +338,7 @@ class ByMember(MemberOptimizer):
         for index, state in states.items():
             member, known = self.members[index], own_names(self.array, index)
             numbers = {own: k for name, k in self._numbers() for own, mine in known.items() if mine == name}
-            saved = with_keys(state["own"], functools.partial(_or_same, numbers))
+            saved = with_keys(state["own"], renamed(numbers))
             now = {k: v for k, v in self._saved_state(member)["state"].items() if isinstance(k, int)}
             self._restore(member, {**saved, "state": {**saved["state"], **now}})
         self._show(range(len(self.members)))
@@ -393,14 +394,6 @@ def _defaults(optimizer: Any) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}
     return {n: p.default for n, p in parameters.items() if p.default is not inspect.Parameter.empty}
-
-
-def _or_same(names: Mapping[Any, Any], key: Any) -> Any:
-    return names.get(key, key)
-
-
-def _shown(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: copy.copy(v) for n, v in group.items() if n not in NO_VALUES and is_shown(v)}
 
 
 def _plain_values(group: Mapping[str, Any]) -> dict[str, Any]:

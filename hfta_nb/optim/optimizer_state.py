@@ -137,6 +137,16 @@ def numbered(key: str) -> int | str:
     return int(key) if key.isdigit() else key
 
 
+def renamed(names: Mapping[Any, Any]) -> Callable[[Any], Any]:
+    """What gives a key's other name, or the key where it has none; for `with_keys`."""
+    return lambda key: names.get(key, key)
+
+
+def shown(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the hyperparameters of a group."""
+    return {n: copy.copy(v) for n, v in group.items() if n not in NO_VALUES and is_shown(v)}
+
+
 def is_shown(value: Any) -> bool:
     """Whether a value of a group is a hyperparameter that can be told."""
     if isinstance(value, tuple | list):

@@ -255,13 +255,17 @@ def test_backward_hooks_are_called_once_for_each_member(register: str, form: str
             getattr(module.get_submodule("1"), register)(_noting(kept))
     array = hfta.fuse(copies)
     for _ in range(STEPS):
-        if form == "backward":
-            array.backward(F.mse_loss, X, Y)
-        else:
-            (array(X) - Y).pow(2).flatten(1).mean(1).sum().backward()
+        _step(array, form)
         for module in modules:
             F.mse_loss(module(X), Y).backward()
         assert sorted(seen) == pytest.approx(sorted(expected), rel=1e-10)
+
+
+def _step(array: hfta.FusedArray, form: str) -> None:
+    if form == "backward":
+        array.backward(F.mse_loss, X, Y)
+    else:
+        (array(X) - Y).pow(2).flatten(1).mean(1).sum().backward()
 
 
 def _noting(kept: list[float]) -> Callable[..., None]:
@@ -298,10 +302,7 @@ def test_what_a_backward_hook_changes_in_its_model_is_compared(register: str, fo
         other.load_state_dict(module.state_dict())
     array = hfta.fuse(copies)
     for _ in range(STEPS):
-        if form == "backward":
-            array.backward(F.mse_loss, X, Y)
-        else:
-            (array(X) - Y).pow(2).flatten(1).mean(1).sum().backward()
+        _step(array, form)
         for i, module in enumerate(modules):
             F.mse_loss(module(X), Y).backward()
             torch.testing.assert_close(array[i].get_buffer("average"), module.average, rtol=1e-10, atol=1e-10)

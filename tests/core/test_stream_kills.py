@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset
 from hfta_nb import data
 from hfta_nb import events as ev
 from hfta_nb.train.shared_batches import BatchBuffer
+from tests.call_log import instances
 from tests.core.test_shared_streams import HELD, Noisy, assert_same, study
 
 KILLS = 20
@@ -40,20 +41,13 @@ def test_twenty_killed_workers_change_no_result(tmp_path: Path, monkeypatch: pyt
     epochs = 12
     undisturbed = study(given(), tmp_path / "undisturbed", share_stream=False, epochs=epochs)
     list(undisturbed.run())
-    shelves: list[BatchBuffer] = []
-    original = BatchBuffer.__init__
-
-    def noted(self: BatchBuffer, *arguments: Any) -> None:
-        original(self, *arguments)
-        shelves.append(self)
-
-    monkeypatch.setattr(BatchBuffer, "__init__", noted)
+    buffers = instances(BatchBuffer, monkeypatch)
     over, killed, chosen = threading.Event(), [], random.Random(0)
 
     def kill() -> None:
         wanted = 1  # so many batches must be made before the next kill: no batch has to bear too many
         while len(killed) < KILLS and not over.wait(0.001):
-            workers = shelves[-1].workers if shelves else None
+            workers = buffers[-1].workers if buffers else None
             pids = [] if workers is None else [pid for pid in workers.processes if pid not in killed]
             if workers is None or workers.made < wanted or not pids:
                 continue
@@ -69,7 +63,7 @@ def test_twenty_killed_workers_change_no_result(tmp_path: Path, monkeypatch: pyt
     list(disturbed.run())
     over.set()
     thread.join()
-    (buffer,) = shelves
+    (buffer,) = buffers
     assert buffer.workers is not None
     assert len(killed) == KILLS
     assert buffer.workers.replaced >= KILLS - 1  # the last may have been idle, with nothing left to do

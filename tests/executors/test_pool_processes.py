@@ -6,7 +6,6 @@ import os
 import random
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from hfta_nb.errors import WorkerError
 from hfta_nb.workers.pools import Processes, Terms
 from hfta_nb.workers.processes import child_process
 from hfta_nb.workers.processes.child_process import ChildProcess
+from tests.call_log import instances
 from tests.executors.test_pools import make, same
 from tests.forked import forked as forked
 from tests.polling import gone
@@ -26,15 +26,7 @@ OFTEN = Terms(checkpoint_every_s=0.0)
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[ChildProcess]:
     """All processes that are started."""
-    made: list[ChildProcess] = []
-    init = ChildProcess.__init__
-
-    def noted(self: ChildProcess, *given: Any) -> None:
-        init(self, *given)
-        made.append(self)
-
-    monkeypatch.setattr(ChildProcess, "__init__", noted)
-    return made
+    return instances(ChildProcess, monkeypatch)
 
 
 @pytest.mark.long

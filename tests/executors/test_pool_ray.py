@@ -28,6 +28,7 @@ from hfta_nb.workers.pools.addresses import check_address
 from hfta_nb.workers.pools.ray_child import RayChild, in_words
 from hfta_nb.workers.pools.ray_stream import RayServer
 from hfta_nb.workers.pools.site import ChildSite
+from tests.call_log import instances
 from tests.core.test_serving import plain as plain
 from tests.core.test_serving import read
 from tests.core.test_shared_streams import Noisy, assert_same
@@ -75,15 +76,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> list[RayChild]:
     """All actors that are asked for."""
-    made: list[RayChild] = []
-    init = RayChild.__init__
-
-    def noted(self: RayChild, *given: Any) -> None:
-        init(self, *given)
-        made.append(self)
-
-    monkeypatch.setattr(RayChild, "__init__", noted)
-    return made
+    return instances(RayChild, monkeypatch)
 
 
 def killed(study: hfta.Study, workers: list[RayChild], kills: int, chance: float) -> list[ev.Event]:
