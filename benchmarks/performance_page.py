@@ -1,14 +1,15 @@
-"""Writes docs/performance.md from the committed results of the suite and of `benchmarks/data.py`.
+"""Writes docs/performance.md, and README's table of whole runs, from the committed results of the suite, of
+`benchmarks/whole_runs.py` and of `benchmarks/data.py`.
 
-Usage: python -m benchmarks.performance_page           writes the page and the figures (`make performance-page`)
-       python -m benchmarks.performance_page --check   tells whether the page is up to date
+Usage: python -m benchmarks.performance_page           writes both and the figures (`make performance-page`)
+       python -m benchmarks.performance_page --check   tells whether both are up to date
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,20 @@ from benchmarks.suite import plot
 from benchmarks.suite.report import report
 
 PAGE = RESULTS.parents[1] / "docs" / "performance.md"
+README = RESULTS.parents[1] / "README.md"
+MARKS = "<!-- whole runs: make performance-page -->\n", "<!-- end of whole runs -->\n"
+"""What README's table of whole runs is between."""
+
+RUNS = {
+    "mlp": "MLP",
+    "cnn": "CNN",
+    "lstm": "LSTM",
+    "transformer_lm": "Transformer LM",
+    "resnet18": "ResNet-18",
+    "search": "MLP, a search",
+}
+"""Studies of whole runs as they are shown."""
+
 SUITE = {
     "suite_gpu": "A GPU",
     "suite_cpu_1thread": "One thread",
@@ -55,7 +70,65 @@ HEAD = """\
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_suite(), *_data()])
+    return "\n".join([HEAD, *_whole_runs(), *_suite(), *_data()])
+
+
+def readme(text: str) -> str:
+    """README with the table of whole runs as it is now."""
+    before, _, rest = text.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before}{MARKS[0]}{_in_readme()}{MARKS[1]}{after}"
+
+
+def _runs() -> dict[str, Any]:
+    path = RESULTS / "whole_runs.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+
+
+def _in_readme() -> str:
+    found = _runs()
+    if not found:
+        return ""
+    head = "whole runs", "members", "plain loop", "hfta_nb", "the run", "its steps"
+    rows = []
+    for row in found["rows"]:
+        plain, fused = (row["ways"][way]["run"]["median_s"] for way in ("plain", "fused"))
+        ratio = f"**{row['ratios']['plain']['median']:.2f}**"
+        step = f"{row['step_ratio']:.2f}"
+        rows.append([RUNS[row["study"]], row["members"], f"{plain:.1f} s", f"{fused:.1f} s", ratio, step])
+    about = found["environment"]
+    told = (
+        "\nFrom starting Python to the last epoch, relative to a plain loop over the members; more is faster. "
+        f"[whole_runs.json](benchmarks/results/whole_runs.json), one thread of {about['processor']}.\n\n"
+    )
+    return told + _table(head, rows) + "\n"
+
+
+def _whole_runs() -> Iterator[str]:
+    found = _runs()
+    if not found:
+        return
+    phases = list(found["rows"][0]["ways"]["fused"]["phases"])
+    head = "study", "way", "run, s", "quartiles", "ratio", *phases, "peak, MiB"
+    rows = []
+    for row in found["rows"]:
+        for way, of in row["ways"].items():
+            run, ratio = of["run"], row["ratios"].get(way)
+            spread = f"{run['low_s']:.1f} to {run['high_s']:.1f}"
+            shown = "" if ratio is None else f"{ratio['median']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})"
+            times = [f"{of['phases'][phase]:.2f}" for phase in phases]
+            name = RUNS[row["study"]]
+            rows.append([name, way, f"{run['median_s']:.1f}", spread, shown, *times, f"{of['peak_bytes'] / 2**20:.0f}"])
+    about, link = found["environment"], "[whole_runs.json](../benchmarks/results/whole_runs.json)"
+    steps = ", ".join(f"{RUNS[row['study']]} {row['step_ratio']:.2f}" for row in found["rows"])
+    told = f"{link}: {about['processor']}; `{about['command']}`. {found['what']}."
+    ratios = f"A ratio is this way's time over fused's. Of steps alone, plain's over fused's: {steps}."
+    yield f"## Whole runs\n\n{told} {ratios}\n\n{_table(head, rows)}"
 
 
 def files() -> list[Path]:
@@ -93,10 +166,12 @@ def _data() -> Iterator[str]:
 
 def main() -> int:
     if "--check" in sys.argv:
-        return int(PAGE.read_text(encoding="utf-8") != page())
+        shown = README.read_text(encoding="utf-8")
+        return int(PAGE.read_text(encoding="utf-8") != page() or shown != readme(shown))
     for path in files():
         plot.main([str(path)])
     PAGE.write_text(page(), encoding="utf-8")
+    README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 

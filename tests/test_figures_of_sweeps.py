@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hfta_nb import events as ev
 from hfta_nb import figures
 from hfta_nb.errors import HftaError
 from hfta_nb.figures import colors
+from hfta_nb.records import speeds
 from hfta_nb.records.history import History
 
 TWO = {"width": [16, 8], "lr": [1e-3, 1e-2, 1e-1]}
@@ -53,7 +55,41 @@ def test_each_array_and_all_of_them_have_a_bar_of_each_kind() -> None:
     legend = figure.axes[0].get_legend()
     assert legend is not None
     assert [t.get_text() for t in legend.get_texts()] == ["one after another", "fused"]
-    assert figure.get_suptitle() == "cnn on digits, float32, a CPU: fused against one after another, 3.20x"
+    assert figure.get_suptitle() == "cnn on digits, float32, a CPU: fused against one after another, a step 3.20x"
+
+
+def test_the_whole_run_is_drawn_above_its_steps() -> None:
+    history = folded(whole_run({"lr": [1e-3, 1e-2]}))
+    run = history.took_s
+    steps = sum(m.step_loss.steps[-1] for m in history.members.values())
+    validated = sum(len(m.curves["val_loss"].values) for m in history.members.values())
+    history.add(ev.SpeedMeasured(T0, 0, 2, 20, 0.01, 0.04, 4.0, "all at once", serial_validation_s=0.5))
+    serial = steps * 0.02 + validated * 0.25
+    above, below = figures.speedup(history).axes
+    assert [c[0].get_width() for c in above.containers] == pytest.approx([serial, run])  # type: ignore[index]
+    assert [c[0].get_width() for c in below.containers] == pytest.approx([40, 10])  # type: ignore[index]
+    assert (above.get_legend(), above.get_xlabel()) == (
+        None,
+        "time of the whole run so far; one after another is predicted",
+    )
+    title = figures.speedup(history).get_suptitle()
+    assert title.endswith(f"fused against one after another, the run {serial / run:.2f}x, a step 4.00x")
+    assert speeds.words(history) == f"{serial / run:.3g}x as fast as one after another so far, a step 4x"
+    history.add(ev.RunChanged(T0, ev.COMPLETE))
+    assert "another, a step" in speeds.words(history)
+
+
+def test_pauses_and_the_time_between_two_runs_are_no_part_of_a_run() -> None:
+    history = History()
+    told: list[tuple[float, type[ev.Event], tuple[Any, ...]]] = [
+        (1, ev.PhaseChanged, (0, "building")), (3, ev.RunChanged, (ev.PAUSED,)), (50, ev.RunChanged, (ev.RUNNING,)),
+        (52, ev.PhaseChanged, (0, "training"))]  # fmt: skip
+    for run in range(2):
+        start = run_started({"lr": [1e-3]}, resumed=bool(run))
+        history.add(replace(start, time_s=T0 + 1000 * run))  # the first process was killed
+        for after, event, fields in told:
+            history.add(event(T0 + 1000 * run + after, *fields))
+    assert history.took_s == 2 * 5
 
 
 def test_one_array_is_all_and_of_many_the_sum_is_drawn() -> None:

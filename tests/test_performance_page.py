@@ -9,12 +9,18 @@ import pytest
 from benchmarks import performance_page
 from benchmarks.suite import plot
 
-README = performance_page.PAGE.parents[1] / "README.md"
+README = performance_page.README
 
 
 def test_the_page_is_what_the_results_say() -> None:
     kept = performance_page.PAGE.read_text(encoding="utf-8")
     assert performance_page.page() == kept, "run `make performance-page`"
+
+
+def test_readme_has_the_table_of_whole_runs() -> None:
+    kept = README.read_text(encoding="utf-8")
+    assert all(kept.count(mark) == 1 for mark in performance_page.MARKS)
+    assert performance_page.readme(kept) == kept, "run `make performance-page`"
 
 
 def test_every_file_of_results_has_a_section_with_its_command() -> None:

@@ -23,6 +23,7 @@ from hfta_nb.cli import text as show
 from hfta_nb.cli.displays import Display, Lines, LiveDisplay, Silent
 from hfta_nb.cli.progress import RunProgress
 from hfta_nb.errors import HftaError, StudyError
+from hfta_nb.records import speeds
 from hfta_nb.records.events import Control
 from hfta_nb.records.history import History
 
@@ -113,6 +114,9 @@ def report(history: History, directory: Path, out: Console, csv: str | None, aga
     took = f" in {show.duration(last.elapsed_s)}" if last else ""
     progress = RunProgress(lambda: history)
     out.print(Text(f"{history.state}{took}: {progress.states()}"))
+    gain = speeds.words(history)
+    if gain:
+        out.print(Text(f"speed: {gain}"), soft_wrap=True)
     best = progress.best()
     if best:
         out.print(Text(f"best: {best}"), soft_wrap=True)

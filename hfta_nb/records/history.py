@@ -119,6 +119,7 @@ class History:
     Attributes:
         run: the first event, or None before it came; of a run that was resumed, the last such.
         begin_s: when the run began for the first time, in seconds since the epoch; 0 before.
+        took_s: seconds from its first event on, over all resumptions, pauses left out.
         state, reason, detail: of the run as a whole; WAITING before it starts.
         phase: the current activity, for example "tuning".
         members: by id, in the order of the grid.
@@ -139,7 +140,7 @@ class History:
 
     def __init__(self) -> None:
         self.run: ev.RunStarted | None = None
-        self.begin_s = 0.0
+        self.begin_s = self.took_s = self._last_s = 0.0
         self.state = ev.WAITING
         self.reason = ""
         self.detail = ""
@@ -162,6 +163,9 @@ class History:
 
     def add(self, event: Event) -> None:
         """Take one event in."""
+        if self.state == ev.RUNNING and not isinstance(event, ev.RunStarted):
+            self.took_s += max(0.0, event.time_s - self._last_s)
+        self._last_s = event.time_s
         handler = _HANDLERS.get(type(event))
         if handler is not None:
             handler(self, event)

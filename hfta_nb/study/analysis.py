@@ -32,9 +32,16 @@ class Analysis(StudyState):
         return steering.lineage(self)
 
     def speedup(self) -> pandas.DataFrame:
-        """Speed of fused training in this run: seconds per step of each array, and of its members one after another.
+        """Speed of fused training in this run, against its members one after another.
 
-        Both are timed side by side in the array's first steps, after tuning. The row "all" has the sums.
+        The row "all" has the whole run: `run_s`, the seconds from its first event on without pauses, so far or to its
+        end; `serial_run_s`, what its steps and validations take one after another, predicted from plain modules timed
+        in the run; `speedup`, their ratio. Building, trials, checkpoints and waiting for data are in `run_s` alone;
+        what comes before `run`, importing torch and making the study, is in neither. NaN where it can't be predicted:
+        an array was not measured, or the number of validation samples is not known.
+
+        Each array, and "all" as their sum, has a training step: `step_s` and `serial_step_s` in seconds, timed side by
+        side in the array's first steps, after tuning; `step_speedup`, their ratio, is what a long run comes near to.
 
         Raises:
             StudyError: nothing was measured, because the study has not run or trains without fusing.

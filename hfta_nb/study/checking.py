@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from hfta_nb.data import Data
@@ -56,7 +57,9 @@ class Checking(StudyState):
     def excerpt(self) -> Self:
         """A copy with one batch of the data, to be sent to a process that calls `forward_events`."""
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, _running=0, _trainer=None)  # of it nothing runs
+        made.__dict__.update(
+            self.__dict__, run_state=replace(self.run_state, running=0, trainer=None)
+        )  # of it nothing runs
         if isinstance(self.data, Data):
             made.data = self.data.head(max(int(row["batch_size"]) for group in self.plan_groups for row in group.rows))
         return made

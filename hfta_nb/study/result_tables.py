@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import StudyError
+from hfta_nb.figures.html import pairs
+from hfta_nb.records.speeds import Pace, run_of, step_of
 from hfta_nb.search.averages import Average, averages
 from hfta_nb.search.grid import show
 from hfta_nb.study import searching
@@ -90,11 +92,21 @@ def speedup(study: StudyState) -> pandas.DataFrame:
         what = "nothing was fused" if study.serial else "no array's speed was measured"
         remedy = "run the study first; a short first run on a machine, which compiles kernels, has no time for it"
         raise StudyError(what, where=study.name, remedy=remedy)
-    columns = ("members", "serial_step_s", "step_s", "speedup", "strategy")
-    rows = [{"array": str(i), **{name: getattr(s, name) for name in columns}} for i, s in sorted(speeds.items())]
-    whole = {name: sum(row[name] for row in rows) for name in columns[:3]}
-    rows.append({"array": ALL, **whole, "speedup": whole["serial_step_s"] / whole["step_s"], "strategy": ""})
-    return pandas.DataFrame(rows).set_index("array")
+    rows: list[dict[str, Any]] = []
+    for index, speed in sorted(speeds.items()):
+        step, parts = Pace(speed.serial_step_s, speed.step_s), {"members": speed.members, "strategy": speed.strategy}
+        rows.append({"array": str(index), **parts, **_seconds(step, "step")})
+    run, step = run_of(study.history), step_of(study.history)
+    members = sum(speed.members for speed in speeds.values())
+    rows.append({"array": ALL, "members": members, **_seconds(run, "run"), **_seconds(step, "step"), "strategy": ""})
+    order = ["members", *_seconds(run, "run"), *_seconds(step, "step"), "strategy"]
+    return pandas.DataFrame(rows).set_index("array")[order]
+
+
+def _seconds(pace: Pace, of: str) -> dict[str, float]:
+    """Cells of a run or a step."""
+    name = "speedup" if of == "run" else f"{of}_speedup"
+    return {f"serial_{of}_s": pace.serial_s, f"{of}_s": pace.fused_s, name: pace.speedup}
 
 
 def varying(study: StudyState) -> list[str]:
@@ -104,7 +116,6 @@ def varying(study: StudyState) -> list[str]:
 
 def shown(study: StudyState) -> str:
     """The study as an HTML table."""
-    from hfta_nb.figures.html import pairs
 
     parts = [f"{name}: {_values(values)}" for name, values in axes(study).items()]
     count, arrays = len(study.variants), len(study.plan_groups)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from hfta_nb.data import Stream, count
 from hfta_nb.engine.array import MemberGenerators
 from hfta_nb.engine.array.inspect import way_of
 from hfta_nb.errors import out_of_memory
@@ -32,14 +34,18 @@ class SpeedProbe:
 
     Attributes:
         twins: a plain module for each architecture in the array, and how many members have it.
+        held_out: the number of validation samples; None where it is not known.
     """
 
-    def __init__(self, group: int, step: ArrayStep, twins: Sequence[tuple[PlainStep, int]]) -> None:
-        self.group, self.step, self.twins = group, step, twins
+    def __init__(
+        self, group: int, step: ArrayStep, twins: Sequence[tuple[PlainStep, int]], held_out: int | None = None
+    ) -> None:
+        self.group, self.step, self.twins, self.held_out = group, step, twins, held_out
         self.members = len(step)
         self.device = step.array.generators.device
         self.fused_s: list[float] = []
         self.serial_s: list[float] = []
+        self.validation_s: list[float] = []
 
     def start(self) -> float:
         self._wait()
@@ -51,14 +57,21 @@ class SpeedProbe:
 
     def alone(self, x: Any, y: Any) -> bool:
         """Time a step of the plain modules on the same batch; says whether enough was measured."""
-        serial = 0.0
+        self.serial_s.append(self._of_all(lambda twin: twin.train(x, y)))
+        if self.held_out is not None and len(self.validation_s) < LEAST_STEPS:  # before validation, which may be late
+            batches = self.held_out / count(x)
+            self.validation_s.append(batches * self._of_all(lambda twin: twin.evaluate(x, y)))
+        return len(self.serial_s) >= SPEED_STEPS
+
+    def _of_all(self, call: Callable[[PlainStep], object]) -> float:
+        """The seconds that a call of every member's plain module takes, one after another."""
+        total = 0.0
         for twin, members in self.twins:
             begin = self.start()
-            twin.train(x, y)
+            call(twin)
             self._wait()
-            serial += members * (time.perf_counter() - begin)
-        self.serial_s.append(serial)
-        return len(self.serial_s) >= SPEED_STEPS
+            total += members * (time.perf_counter() - begin)
+        return total
 
     @property
     def enough(self) -> bool:
@@ -66,11 +79,11 @@ class SpeedProbe:
         return len(self.serial_s) >= LEAST_STEPS
 
     def event(self) -> ev.SpeedMeasured:
-        # The first steps warm up.
-        fused, serial = (sorted(v[2:])[len(v[2:]) // 2] for v in (self.fused_s, self.serial_s))
+        fused, serial, validation = map(_usual, (self.fused_s, self.serial_s, self.validation_s))
         how = ", ".join(filter(None, [self._at_once(), _ON[self.step.array.threads], way_of(self.step.array)]))
         steps = len(self.serial_s)
-        return ev.SpeedMeasured(time.time(), self.group, self.members, steps, fused, serial, serial / fused, how)
+        found = steps, fused, serial, serial / fused, how, validation
+        return ev.SpeedMeasured(time.time(), self.group, self.members, *found)
 
     def _at_once(self) -> str:
         size = self.step.array.block_size
@@ -81,6 +94,12 @@ class SpeedProbe:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _usual(seconds: Sequence[float]) -> float:
+    """The median without the first calls, which warm up; NaN where nothing was timed."""
+    warm = sorted(seconds[2:])
+    return warm[len(warm) // 2] if warm else math.nan
 
 
 def probe_of(
@@ -108,7 +127,8 @@ def probe_of(
         if not out_of_memory(error):
             raise
         return None
-    return SpeedProbe(group.index, step, twins)
+    held_out = settings.data.validation.samples if isinstance(settings.data, Stream) else settings.data.held_out
+    return SpeedProbe(group.index, step, twins, held_out)
 
 
 def _architectures(group: Group, places: Sequence[int]) -> dict[int, int]:

@@ -9,9 +9,10 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb import events as ev
+from hfta_nb.records import speeds
 from hfta_nb.records.history import History
 from hfta_nb.ui.run_phase import AT_REST, BUTTONS, ENDED, RunPhase, why_not
-from hfta_nb.ui.text import clock, count, escape, memory, number, rate, shorten
+from hfta_nb.ui.text import clock, escape, memory, rate, shorten
 from hfta_nb.ui.widgets import ProgressBar, button, words
 
 MUCH = 0.1
@@ -80,11 +81,8 @@ def details(history: History, phase: RunPhase) -> list[str]:
 
 
 def speedup(history: History) -> str:
-    """The speed relative to training the members one after another, and how it was measured."""
-    measured = _measured(history)
-    if measured is None:
-        return ""
-    return f"{number(measured.speedup, 3)}x the serial rate, measured on {count(measured.steps, 'step')}"
+    """The speed of the whole run and of a step relative to training the members one after another."""
+    return speeds.words(history)
 
 
 def manner(history: History) -> str:

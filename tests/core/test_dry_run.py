@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from pathlib import Path
@@ -128,6 +129,15 @@ def test_an_excerpt_has_one_batch_of_the_data_and_says_the_same(tmp_path: Path) 
     assert (part.data.samples, whole.data.samples) == (16, 120)
     assert part.data.x.untyped_storage().nbytes() == 16 * 4 * 4  # type: ignore[union-attr]  # nothing else is sent
     assert [e.reason for e in part.forward_events()] == [e.reason for e in whole.forward_events()]
+
+
+def test_an_excerpt_is_sent_while_its_study_runs(tmp_path: Path) -> None:
+    whole = hfta.Study("mlp", {"width": [4]}, "iris", epochs=1, device="cpu", directory=tmp_path / "run")
+    for _ in whole.run():
+        if whole.run_state.running:
+            assert not copy.deepcopy(whole.excerpt()).run_state.running
+            return
+    pytest.fail("the study never ran")
 
 
 def test_a_loss_that_is_wrong_is_told_as_well(tmp_path: Path) -> None:

@@ -119,8 +119,8 @@ def test_speedup_is_what_was_measured(finished: hfta.Study) -> None:
     [measured] = [e for e, _ in finished.store.events() if isinstance(e, ev.SpeedMeasured)]
     found = finished.speedup()
     assert list(found.index) == ["0", "all"]
-    assert found.loc["0", "speedup"] == measured.speedup
-    assert found.loc["all", "speedup"] == pytest.approx(measured.serial_step_s / measured.step_s)
+    assert found.loc["0", "step_speedup"] == measured.speedup
+    assert found.loc["all", "step_speedup"] == pytest.approx(measured.serial_step_s / measured.step_s)
 
 
 def test_without_a_measurement_there_is_no_speedup(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ def test_the_time_one_after_another_is_the_sum_over_members(monkeypatch: pytest.
         def train(self, x: Any, y: Any) -> None:
             now[0] += self.cost_s
 
+        def evaluate(self, x: Any, y: Any) -> None:
+            now[0] += self.cost_s / 2
+
     class FakeStep:
         array = types.SimpleNamespace(generators=types.SimpleNamespace(device=torch.device("cpu")))
 
@@ -57,9 +61,28 @@ def test_the_time_one_after_another_is_the_sum_over_members(monkeypatch: pytest.
 
     twins: Any = [(Twin(1.0), 3), (Twin(10.0), 2)]
     step: Any = FakeStep()
-    probe = SpeedProbe(0, step, twins)
-    assert not probe.alone(None, None)
+    probe = SpeedProbe(0, step, twins, held_out=40)
+    assert not probe.alone(torch.zeros(10, 1), None)
     assert probe.serial_s == [23.0]
+    assert probe.validation_s == [4 * 11.5]  # four batches of ten
+    probe = SpeedProbe(0, step, twins)
+    probe.alone(torch.zeros(10, 1), None)
+    assert math.isnan(speed._usual(probe.validation_s))  # of a stream without a known length
+
+
+def test_the_whole_run_is_predicted_and_measured(tmp_path: Path) -> None:
+    study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=4, batch_size=8, device="cpu", directory=tmp_path)
+    study.fit(progress=False)
+    table, measured = study.speedup(), study.history.speeds[0]
+    whole, array = table.loc["all"], table.loc["0"]
+    made_s = 4 * (15 * measured.serial_step_s + measured.serial_validation_s)
+    assert whole["serial_run_s"] == pytest.approx(made_s)
+    assert whole["run_s"] == pytest.approx(study.history.took_s)
+    assert whole["speedup"] == pytest.approx(whole["serial_run_s"] / whole["run_s"])
+    assert whole["step_speedup"] == array["step_speedup"] == pytest.approx(measured.speedup)
+    assert math.isnan(array["run_s"])
+    begin, end = (e.time_s for e, _ in study.store.events() if isinstance(e, ev.RunStarted | ev.RunChanged))
+    assert whole["run_s"] == pytest.approx(end - begin)
 
 
 def test_a_plain_module_that_raises_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

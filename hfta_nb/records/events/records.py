@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hfta_nb.records.events.variants import GroupRecord, Json, VariantRecord
@@ -72,6 +73,8 @@ class SpeedMeasured(Event):
         serial_step_s: one step of every member, one after another, as plain modules (median).
         speedup: `serial_step_s / step_s`.
         strategy: the choice, in words.
+        serial_validation_s: one validation of every member, one after another, in batches of the training's size; NaN
+            where the number of validation samples is not known.
     """
 
     group: int
@@ -81,6 +84,7 @@ class SpeedMeasured(Event):
     serial_step_s: float
     speedup: float
     strategy: str
+    serial_validation_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
