@@ -111,7 +111,7 @@ nbval-all: venv ## all notebooks
 sanitize: venv ## tests of the C kernels under AddressSanitizer and UBSan (GCC on Linux)
 	libraries="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)"; \
 	OMP_NUM_THREADS=1 CC=gcc HFTA_NB_NATIVE_FLAGS="$(SANITIZERS)" LD_PRELOAD="$$libraries" ASAN_OPTIONS=detect_leaks=0 \
-	$(BIN)/python -m pytest $(KERNEL_TESTS) -m "not long" --capture=sys $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) -p no:nbval $(KERNEL_TESTS) -m "not long" --capture=sys $(PYTEST_ARGS)
 
 chromium: venv ## find a Chromium for the browser test, or install one
 	$(BIN)/python tests/browser/chromium.py --install

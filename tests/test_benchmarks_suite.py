@@ -50,10 +50,9 @@ def job(model: str = "mlp", members: int = 2, **more: Any) -> Job:
     return Job(model, members, quick=True, check_steps=4, **more)
 
 
-@pytest.fixture(scope="module")
-def quick_lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the command writes."""
-    out = tmp_path_factory.mktemp("suite") / "suite.jsonl"
+@pytest.mark.long
+def test_the_command_writes_a_line_per_mode_with_all_that_it_measured_and_draws_them(tmp_path: Path) -> None:
+    out = tmp_path / "suite.jsonl"
     words = "--quick --busy-ok --models mlp --members 2 --modes serial,vmap,ours --precisions float32,tf32 --device cpu"
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *words.split(), "--out", str(out)],
@@ -63,12 +62,8 @@ def quick_lines(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr
-    return plot.read(out)
-
-
-@pytest.mark.long
-def test_the_command_writes_a_line_per_mode_with_all_that_it_measured(quick_lines: list[dict[str, Any]]) -> None:
-    lines = [line for line in quick_lines if line["precision"] == "float32"]
+    every = plot.read(out)
+    lines = [line for line in every if line["precision"] == "float32"]
     assert [line["mode"] for line in lines] == ["serial", "vmap", "ours"]
     for line in lines:
         assert set(line) >= FIELDS
@@ -82,24 +77,16 @@ def test_the_command_writes_a_line_per_mode_with_all_that_it_measured(quick_line
         assert line["command"].endswith("--precisions float32,tf32 --device cpu")
         assert str(ROOT) not in json.dumps(line)
     assert lines[0]["ratio_to_serial"]["median"] == 1.0
-    refused = [line for line in quick_lines if line["precision"] == "tf32"]
+    refused = [line for line in every if line["precision"] == "tf32"]
     assert [line["why"] for line in refused] == ["a CPU has no tf32"] * 3
     assert not any("step_s" in line for line in refused)
 
-
-@pytest.mark.long
-def test_the_figure_has_a_panel_per_model_and_a_line_per_mode(
-    quick_lines: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    wrong = quick_lines[1] | {"agrees": False, "samples_per_s": None}
-    drawn = plot.figure([quick_lines[0], wrong, *quick_lines[2:]])
+    drawn = plot.figure([every[0], every[1] | {"agrees": False, "samples_per_s": None}, *every[2:]])
     above, below = (a.get_legend_handles_labels()[1] for a in drawn.axes if a.axison)
     assert above == ["serial", "hfta_nb: array.backward", "torch.func.vmap: losses do not agree"]
     assert below == ["serial", "hfta_nb: array.backward"]
-    file = tmp_path / "lines.jsonl"
-    file.write_text("\n".join(map(json.dumps, quick_lines)), encoding="utf-8")
-    assert command.main(["plot", str(file)]) == 0
-    assert file.with_suffix(".png").stat().st_size > 1000
+    assert command.main(["plot", str(out)]) == 0
+    assert out.with_suffix(".png").stat().st_size > 1000
 
 
 class Hasty(Serial):

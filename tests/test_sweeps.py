@@ -78,13 +78,25 @@ def test_every_built_in_family_has_a_tiny_form() -> None:
     assert set(TINY) == set(FAMILIES)
 
 
-@pytest.mark.only(name=["cnn", "bert", "dcgan"])
-@pytest.mark.parametrize("name", FAMILIES)
-def test_a_sweep_from_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def _swept(name: str) -> list[str]:
     fixed = [text for axis, value in TINY[name].items() for text in ("--set", f"{axis}={value}".lower())]
-    grid = ["--grid", "lr=1e-3,1e-2", "--grid", "optimizer=sgd,adam"]
+    return ["--family", name, "--grid", "lr=1e-3,1e-2", "--grid", "optimizer=sgd,adam", *fixed, "--batch-size", "12"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_sweep_is_planned_from_the_command_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is trained as one from the Workbench is, below."""
+    code = main(["plan", *_swept(name), "--epochs", "1"])
+    out = capsys.readouterr()
+    assert (code, out.err) == (0, "")
+    assert "4 variants in 2 arrays" in out.out
+
+
+@pytest.mark.parametrize("name", ["cnn", "bert", "dcgan"])
+def test_a_sweep_from_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "run"
-    code = main(["run", "--family", name, *grid, *fixed, "--epochs", "1", "--batch-size", "12", "--output", str(place)])
+    code = main(["run", *_swept(name), "--epochs", "1", "--output", str(place)])
     out = capsys.readouterr()
     assert (code, out.err) == (0, "")
     assert "4 variants" in out.out

@@ -122,9 +122,9 @@ class Case:
 
     @classmethod
     def drawn(cls, number: int) -> Case:
-        """A case by its number: all models, with all optimizers in turn."""
+        """A case by its number: all models, with the optimizers in turn."""
         draw, names = random.Random(number), list(MODELS)
-        model, optimizer = names[number % len(names)], OPTIMIZERS[number // len(names) % len(OPTIMIZERS)]
+        model, optimizer = names[number % len(names)], OPTIMIZERS[(number + number // len(names)) % len(OPTIMIZERS)]
         members = draw.choice((2, 3, 4, 5, 6))
         ways = ["stop", "stop", "prune", "delete", "pause", "diverge", "fail"]
         gone = draw.sample(range(members), draw.randint(1, members - 1))

@@ -17,7 +17,7 @@ from hfta_nb.cli import main
 from hfta_nb.errors import HftaError
 from tests.attack.directories import made_hostile
 
-MANY, BY_DEFAULT, EACH = 300, 30, 30
+MANY, EACH = 150, 30
 LONGEST_S = 30
 EVENTS = 40
 """So many events a run that goes on is looked at: how many epochs it has is theirs to say."""

@@ -12,8 +12,8 @@ from hfta_nb import events as ev
 from hfta_nb.train.step import ArrayStep
 from tests.attack.leavings import EPOCHS, OPTIMIZERS, Case, changed, run
 
-RANDOM = 108
-"""12 models with 9 optimizers."""
+RANDOM = 48
+"""12 models, each with 4 of 9 optimizers: what an optimizer keeps of a member goes whatever the model."""
 
 KNOWN = {
     "batch norm, 4 to 3": Case("batch norm", "sgd", 4, {1: (4, "stop")}),
@@ -38,10 +38,10 @@ def test_a_leaving(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("share", range(9))
+@pytest.mark.parametrize("share", range(4))
 def test_random_leavings(share: int, tmp_path: Path) -> None:
     found = {}
-    for number in range(share, RANDOM, 9):
+    for number in range(share, RANDOM, 4):
         case = Case.drawn(number)
         if members := changed(case, tmp_path / str(number)):
             found[number] = (case, members)
@@ -51,7 +51,7 @@ def test_random_leavings(share: int, tmp_path: Path) -> None:
 def test_every_optimizer_has_its_turn() -> None:
     cases = [Case.drawn(number) for number in range(RANDOM)]
     assert {case.optimizer for case in cases} == set(OPTIMIZERS)
-    assert len({(case.model, case.optimizer) for case in cases}) == 108
+    assert len({(case.model, case.optimizer) for case in cases}) == RANDOM
     assert {way for case in cases for _, way in case.leaves.values()} == {
         "stop", "prune", "delete", "pause", "diverge", "fail"}  # fmt: skip
 

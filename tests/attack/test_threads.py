@@ -156,7 +156,7 @@ def test_loops_of_arrays(name: str, replayed: bool) -> None:
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # kernels are chosen by time
 
 
-MIXES = 16
+MIXES = 8
 
 
 @pytest.mark.parametrize("seed", range(MIXES))

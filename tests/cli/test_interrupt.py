@@ -38,8 +38,6 @@ PLAN = ("plan", "--family", "mlp", "--data", "digits", "--set", "width=8")
 MODULES = {
     "hfta_nb.cli": PLAN,
     "hfta_nb.cli.options": PLAN,
-    "hfta_nb.records.events": PLAN,
-    "numpy": PLAN,
     "torch": PLAN,
     "hfta_nb.study": PLAN,
     "pandas": PLAN,

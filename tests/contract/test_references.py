@@ -244,6 +244,37 @@ def test_parameters_that_the_forward_creates_are_refused(block: int) -> None:
             array(torch.randn(2, 5))
 
 
+class Swapped(nn.Module):
+    """Puts a layer in the place of another in a later call."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.first, self.middle, self.wide = nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)
+        self.calls, self.at = 0, at
+
+    def forward(self, x: Tensor) -> Any:
+        self.calls += 1
+        if self.calls == self.at:
+            self.middle = nn.Sequential(self.wide, nn.ReLU())
+        return self.middle(self.first(x))
+
+
+@pytest.mark.usefixtures("verified")
+@pytest.mark.parametrize("at", [2, 5])
+@pytest.mark.parametrize("form", ["backward", "forward"])
+def test_a_layer_that_the_forward_puts_elsewhere_is_refused(form: str, at: int) -> None:
+    """Also where calls are not looked at so closely any more."""
+    array = hfta.fuse([Swapped(at) for _ in range(3)], SEEDS)
+    x, y = torch.randn(2, 5), torch.zeros(1)
+
+    def train() -> None:
+        for _ in range(at + 1):
+            array(x).sum().backward() if form == "forward" else array.backward(lambda out, y: out.sum(), x, y)
+
+    with pytest.raises(FusionError, match=r"middle\.0\.weight.*another name"):
+        train()
+
+
 def test_what_cannot_be_copied_or_stacked_is_refused() -> None:
     with pytest.raises(FusionError, match=r"member 1, `graph`.*plain layout"):
         hfta.fuse([nn.Linear(5, 3), Sparse()])

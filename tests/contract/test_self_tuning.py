@@ -97,6 +97,33 @@ def test_what_is_computed_does_not_depend_on_what_is_tried(build: Any, form: For
         same(array, other, 1e-10, exact=False)
 
 
+class ByFirstBatch(nn.Module):
+    """The first batch decides a parameter, and puts a tensor of another dtype in place of a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.shift = mlp(), nn.Parameter(torch.zeros(1, 5))
+        self.done: Tensor
+        self.register_buffer("done", torch.tensor(0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.done > 0:
+            self.shift.data = x.mean(0, keepdim=True).data
+            self.done = torch.tensor(1.0)
+        return self.inner(x - self.shift)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+def test_what_is_tried_leaves_a_first_call_to_the_caller(form: Form) -> None:
+    array, other = pair(ByFirstBatch, CPU)
+    other.self_tuning = False
+    x = torch.randn(6, 5, dtype=torch.float64) + 2
+    y = target_for(mlp().double(), x)
+    for _ in range(4):
+        torch.testing.assert_close(form(array, x, y), form(other, x, y), atol=1e-10, rtol=1e-10)
+        same(array, other, 1e-10, exact=False)
+
+
 @pytest.mark.each("form")
 @pytest.mark.parametrize(
     ("form", "name"), [(backward, "backward"), (split, "array(x)"), (evaluate, "without gradients")]

@@ -95,7 +95,7 @@ def outcome(place: Path, saved: Saved) -> str:
     return "told and recovered" if told else "recovered"
 
 
-@pytest.mark.parametrize("share", [pytest.param(n, marks=[pytest.mark.long] if n else []) for n in range(12)])
+@pytest.mark.parametrize("share", [pytest.param(n, marks=[pytest.mark.long] if n else []) for n in range(6)])
 def test_damaged_files_are_told_of_or_made_good(share: int, saved: Saved, tmp_path: Path) -> None:
     found = []
     for seed in range(28 * share, 28 * (share + 1)):

@@ -70,13 +70,12 @@ for name in names:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("names", ["mlp", "cnn,lstm"])
-def test_two_runs_with_a_cold_and_a_warm_cache(names: str, tmp_path: Path) -> None:
+def test_two_runs_with_a_cold_and_a_warm_cache(tmp_path: Path) -> None:
     """In processes without the checks of shapes that tests run with, which keep steps from being replayed."""
 
     def run(*runs: str) -> list[str]:
         environment = {**os.environ, "HFTA_NB_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", SCRIPT, str(tmp_path), names, *runs]
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path), ",".join(studies()), *runs]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert not done.returncode, done.stderr
         return done.stdout.split()
@@ -84,7 +83,7 @@ def test_two_runs_with_a_cold_and_a_warm_cache(names: str, tmp_path: Path) -> No
     first = run("first", "usual")  # the usual run times kernels, and keeps that; own kernels are compiled meanwhile
     assert any((tmp_path / "cache").glob("kernels-*.json"))
     assert first == run("second")
-    assert len(set(first)) == len(names.split(","))
+    assert len(set(first)) == len(studies())
 
 
 class Words(nn.Module):

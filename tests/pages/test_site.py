@@ -30,13 +30,12 @@ _LOADED = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` does."""
-    folder = tmp_path_factory.mktemp("site") / "site"
+def test_the_site(tmp_path: Path) -> None:
+    """Built once, as `make docs` does, and looked at in every way."""
+    site = tmp_path / "site"
     path = os.pathsep.join([str(ROOT), str(PACKAGES), *filter(None, [os.environ.get("PYTHONPATH")])])
     ran = subprocess.run(
-        [sys.executable, "-m", "docs._site", str(folder)],
+        [sys.executable, "-m", "docs._site", str(site)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -44,10 +43,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         timeout=550,
     )
     assert ran.returncode == 0, ran.stderr
-    return folder
+    _pages_load_nothing_from_the_network(site)
+    _notebooks_are_shown_with_their_outputs(site)
+    _public_names_can_be_linked_to(site)
+    assert "generated:" not in (site / "reference" / "axes.html").read_text(encoding="utf-8")
 
 
-def test_pages_load_nothing_from_the_network(site: Path) -> None:
+def _pages_load_nothing_from_the_network(site: Path) -> None:
     loaded = {
         (page.relative_to(site).as_posix(), "".join(found))
         for page in site.rglob("*.html")
@@ -58,18 +60,14 @@ def test_pages_load_nothing_from_the_network(site: Path) -> None:
     assert re.findall(r"(?:@import|url\()\s*[\"']?https?:", styles) == []
 
 
-def test_notebooks_are_shown_with_their_outputs(site: Path) -> None:
+def _notebooks_are_shown_with_their_outputs(site: Path) -> None:
     text = (site / "tutorial" / "02_your_own_model.html").read_text(encoding="utf-8")
     assert "<img" in text
     assert "cell_output" in text
 
 
-def test_public_names_can_be_linked_to(site: Path) -> None:
+def _public_names_can_be_linked_to(site: Path) -> None:
     pages = {p.name: p.read_text(encoding="utf-8") for p in (site / "reference").glob("*.html")}
     assert 'id="hfta_nb.Study"' in pages["study.html"]
     for name in api.public("hfta_nb.optim"):
         assert f'id="hfta_nb.optim.{name}"' in pages["optim.html"]
-
-
-def test_nothing_is_left_to_be_filled_in(site: Path) -> None:
-    assert "generated:" not in (site / "reference" / "axes.html").read_text(encoding="utf-8")

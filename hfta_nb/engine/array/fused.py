@@ -65,6 +65,7 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
         self.step_notes: list[str] = []
         self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow))
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
+        state.laid = self._laid
         self._taken()
         self._built = True
 

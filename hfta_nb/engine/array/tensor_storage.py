@@ -59,18 +59,9 @@ def build(state: ArrayState) -> None:
     for arena in state.arenas:
         for span in arena.spans:
             named[span.name].data = arena.view(span.name)
-    _build_buffers(state)
+    state.lay_buffers(arenas_of(dict(state.tensors.named_buffers())))
     state.padding = Padding(state.arenas, state.owned)
     install(state)
-
-
-def _build_buffers(state: ArrayState) -> None:
-    state.buffer_arenas = arenas_of(dict(state.tensors.named_buffers()))
-    state.slots.find()
-    # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
-    state.slots.replace({s.name: a.view(s.name).data for a in state.buffer_arenas for s in a.spans})
-    state.slots.find()
-    state.views.clear()
 
 
 def resize_buffers(state: ArrayState) -> None:
@@ -91,7 +82,7 @@ def resize_buffers(state: ArrayState) -> None:
         buffers[name] = torch.stack([v.detach() for v in own])
     state.slots.replace({name: buffers[name] for name in grown})
     grown.clear()
-    _build_buffers(state)
+    state.lay_buffers(arenas_of(dict(state.tensors.named_buffers())))
 
 
 def own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:

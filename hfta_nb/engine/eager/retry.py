@@ -23,6 +23,7 @@ from hfta_nb.engine.eager.last_resort import freeze_as_alone, runs_alone
 from hfta_nb.engine.eager.learning_buffers import keep_gradients
 from hfta_nb.engine.eager.member_outcome import Computation
 from hfta_nb.engine.eager.model_hooks import called_beside
+from hfta_nb.engine.eager.new_parameters import names_known
 from hfta_nb.engine.eager.shared_input_warning import warn_of_shared_input
 from hfta_nb.engine.eager.shared_modules import refuse_views, warn_of_changes
 from hfta_nb.engine.eager.state import ArrayState, Snapshot
@@ -81,7 +82,8 @@ def run_with_retry(
     """
     try:
         functions = *computation.functions, *called_beside(state.models)
-        with state.own_attributes(), state.functions.used(functions, state.skeleton):
+        known = names_known(state.skeleton, state.slots.parameters)
+        with state.own_attributes(), state.functions.used(functions, state.skeleton), known:
             state.engine.follow_root()
             _draw_beside(state, inputs)
             result = _retry_until_done(state, helpers, _Attempted(what, inputs, run, computation, eager))

@@ -58,6 +58,7 @@ class ArrayState:
         sums_reported: True if the warning about gradients of shared inputs was given.
         met: the losses and metrics of earlier calls; what a new one reads is watched.
         face: returns the array, which shows one member while the loss of that member is computed; see `current`.
+        laid: tells the array that its tensors lie elsewhere.
     """
 
     skeleton: nn.Module
@@ -90,6 +91,7 @@ class ArrayState:
         self.viewed: dict[str, list[str]] = {}
         self.met = MetFunctions()
         self.face: Callable[[], nn.Module | None] = lambda: None
+        self.laid: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.generators)
@@ -186,6 +188,15 @@ class ArrayState:
                 self.missing_grads[name] = rows
         self.unsettled.clear()
 
+    def lay_buffers(self, arenas: list[Arena]) -> None:
+        """Let the skeleton's buffers be views of these arenas."""
+        self.buffer_arenas = arenas
+        self.slots.find()
+        # `.data`: writing into one buffer must not count as a change of all others, which autograd may have saved.
+        self.slots.replace({s.name: a.view(s.name).data for a in arenas for s in a.spans})
+        self.slots.find()
+        self.views.clear()
+
     @contextmanager
     def trial(self) -> Iterator[None]:
         """The context of calls that only the array notices: its state is what it was before."""
@@ -215,7 +226,7 @@ class Snapshot:
     """
 
     def __init__(self, state: ArrayState, parameters: bool) -> None:
-        self._state = state
+        self._state, self._buffer_arenas = state, state.buffer_arenas
         arenas = [*state.buffer_arenas, *(state.arenas if parameters else ())]
         self._saved = [(arena, arena.data.clone()) for arena in arenas]
         self._streams = [dict(s) for s in state.generators.states]
@@ -228,6 +239,9 @@ class Snapshot:
     @torch.no_grad()
     def __call__(self) -> None:
         state = self._state
+        if state.buffer_arenas is not self._buffer_arenas:  # a call has stored buffers of another shape or dtype
+            state.lay_buffers(self._buffer_arenas)
+            state.laid()
         for arena, value in self._saved:
             arena.data.copy_(value)
         state.generators.states = [dict(s) for s in self._streams]
