@@ -243,7 +243,8 @@ class Trial:
         """True if the next schedule, at the cost of the last one, does not pay within the remaining steps."""
         if self.budget_s is not None:
             return False
-        steps = max(_PAID_STEPS, _PART * self.state.settings.planned_steps)
+        planned = self.state.settings.planned_steps
+        steps = min(max(_PAID_STEPS, _PART * planned), planned or math.inf)  # nothing pays after the end
         part = 1 - 1 / threads.available_threads() if threaded else _ANOTHER
         dear = self._cost > steps * part * min(self.seconds.values())
         self.complete = self.complete and not dear
@@ -304,7 +305,7 @@ def keep(state: ArrayState, key: str, trial: Trial, ways: Iterable[ExecutionSche
 def _length(state: ArrayState) -> str:
     """Of the run: how many steps it takes decides which schedules are worth trying."""
     steps = state.settings.planned_steps
-    short = _PART * steps <= _PAID_STEPS
+    short = not 0 < steps < _PAID_STEPS and _PART * steps <= _PAID_STEPS
     return ", in short runs" if short else f", in runs of about 2^{int(steps).bit_length()} steps"
 
 

@@ -11,7 +11,7 @@ Open `array_call.py` and `calls.py` first, then `program_cache.py`, `recording.p
 | `array_call` | a call as data: `backward`, ``array(x)`` with gradients, or without |
 | `calls` | replays a call, or runs it eagerly and records it |
 | `program_cache`, `cache_entry`, `signature` | the state of calls by signature: recorded, refused, replayed |
-| `guards` | values that the model's code can read, which must not change |
+| `guards`, `attribute_guards` | values that the model's code can read, which must not change |
 | `recording`, `recorded_backward`, `recorded_forward` | one call while it is recorded: in general, and by kind |
 | `record`, `trace`, `storage_refs` | the recorder, which writes a trace of kernels and their memory |
 | `liveness`, `fuse_relu`, `fuse_image_norms`, `stacking`, `select_kernels` | passes over a trace |

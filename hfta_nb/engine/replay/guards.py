@@ -2,13 +2,14 @@
 
 A replayed step runs no Python. Therefore all values that the code can read (attributes, closures, globals, at any
 depth) are recorded and compared before each replay. Code with other effects, such as printing or reading the clock, is
-not replayed. Code that cannot be analysed counts as such code.
+not replayed. Code that cannot be analysed counts as such code. Of an object that is no module, such as one whose method
+is the loss, the code reads the attributes whose names it mentions: what else a configuration or a trainer holds may be
+anything, and change.
 """
 
 from __future__ import annotations
 
 import dis
-import enum
 import functools
 import operator
 import types
@@ -22,12 +23,16 @@ from torch import Tensor, nn
 from hfta_nb.engine.eager.reach import codes_in
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.members.per_member import PerMember
-
-_HARMLESS = {
-    *("torch", "math", "cmath", "typing", "typing_extensions", "collections", "functools", "itertools", "operator"),
-    *("enum", "dataclasses", "abc", "numbers", "hfta_nb", "warnings", "builtins", "types", "copy", "jaxtyping"),
-}
-"""Packages whose code reads no changing values except its arguments and torch's settings."""
+from hfta_nb.engine.replay.attribute_guards import (
+    HARMLESS,
+    PLAIN,
+    Attributes,
+    harmless,
+    implied,
+    readable,
+    same,
+    seen_through,
+)
 
 _BUILTINS_REFUSED = {
     *("print", "open", "input", "exec", "eval", "globals", "locals", "vars", "id", "setattr", "delattr", "__import__"),
@@ -47,10 +52,6 @@ _TENSORS_OF_VALUES = {
 }
 """Functions that create a tensor from a list. They read tensors in the list, which no dispatch mode notices."""
 
-_PLAIN = (
-    *(type(None), bool, int, float, complex, str, bytes, range, slice, type(Ellipsis), type(NotImplemented)),
-    *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format, enum.Enum),
-)
 _CACHES = ("_flat_weights", "_flat_weight_refs")
 """Attributes in which recurrent modules cache their parameters."""
 
@@ -86,6 +87,7 @@ class Guards:
         self._set_anew = set_anew or {}
         self._containers: list[tuple[Any, Any]] = []
         self._partly: list[tuple[Mapping[Any, Any], dict[Any, Any], tuple[str, ...]]] = []
+        self._objects: list[tuple[Attributes, str, set[str]]] = []
         self._cells: list[tuple[types.CellType, Any]] = []
         self._globals: list[tuple[dict[str, Any], str, Any]] = []
         self._tensors: list[Tensor] = []
@@ -101,6 +103,8 @@ class Guards:
             self._value(function, "the loss")
         while self._reach():
             pass
+        self._readable = readable(self._names)
+        self._fields = [(value, value.read(self._readable)) for value, _, _ in self._objects]
         # Most of these dicts are empty, like those of hooks: one check covers all of them.
         self._empty = [value for value, before in self._containers if not before]
         kept = [(value, before) for value, before in self._containers if before]
@@ -121,6 +125,8 @@ class Guards:
             for mapping, before, caches in self._partly:
                 if {k: v for k, v in mapping.items() if k not in caches} != before:
                     return False
+            if not all(same(value.read(self._readable), before) for value, before in self._fields):
+                return False
             for cell, value in self._cells:
                 if cell.cell_contents is not value:
                     return False
@@ -134,7 +140,7 @@ class Guards:
         self._containers.append((mapping, dict(mapping)))
 
     def _value(self, value: Any, where: str) -> None:
-        if isinstance(value, _PLAIN) or id(value) in self._seen:
+        if isinstance(value, PLAIN) or id(value) in self._seen:
             return
         self._seen.add(id(value))
         self._alive.append(value)
@@ -181,6 +187,8 @@ class Guards:
             self._value(value.__func__, where)
         elif isinstance(value, property | functools.cached_property):
             self._value(value.fget if isinstance(value, property) else value.func, where)
+        elif isinstance(value, types.MemberDescriptorType):  # a slot, which is read as an attribute
+            return
         elif callable(value) and not hasattr(value, "__dict__"):
             self._native(value, where)
         else:
@@ -198,7 +206,7 @@ class Guards:
     def _native(self, value: Any, where: str) -> None:
         owner = getattr(value, "__objclass__", None) or type(getattr(value, "__self__", None))
         module = getattr(value, "__module__", None) or owner.__module__
-        if str(module).partition(".")[0] not in _HARMLESS and not _of_torch(value):
+        if str(module).partition(".")[0] not in HARMLESS and not _of_torch(value):
             raise UnclearError(f"{where} calls {getattr(value, '__name__', value)}")
         if module == "builtins" and getattr(value, "__name__", "") in _BUILTINS_REFUSED:
             raise UnclearError(f"{where} calls {value.__name__}")
@@ -211,6 +219,10 @@ class Guards:
         state = getattr(value, "__dict__", None)
         if isinstance(value, torch.Generator):
             raise UnclearError(f"{where} has a random generator of its own")
+        if seen_through(kind):
+            self._objects.append((Attributes(value), where, set()))
+            self._classes.append((kind, where))
+            return
         if state is None:
             if kind is object or (kind.__module__.partition(".")[0] == "torch" and not callable(value)):
                 return
@@ -231,13 +243,13 @@ class Guards:
                 self._value(inner, f"{where}.{name}")
 
     def _package(self, module: types.ModuleType, where: str) -> None:
-        if module.__name__.partition(".")[0] not in _HARMLESS:
+        if module.__name__.partition(".")[0] not in HARMLESS:
             self._classes.append((module, where))  # type: ignore[arg-type]
 
     # Code.
 
     def _function(self, function: types.FunctionType, where: str) -> None:
-        if not _harmless(function):
+        if not harmless(function):
             where = f"`{function.__qualname__}`"
             for code in codes_in(function.__code__):
                 self._code(code, function.__globals__, where)
@@ -260,6 +272,7 @@ class Guards:
         if "getattr" in code.co_names:
             self._names.update(c for c in code.co_consts if isinstance(c, str))
         steps = list(dis.get_instructions(code))
+        self._names |= implied(code, steps)
         for name in dict.fromkeys(s.argval for s in steps if s.opname in _GLOBALS):
             if name in scope:
                 value = scope[name]
@@ -268,18 +281,24 @@ class Guards:
             elif name in _BUILTINS_REFUSED:
                 raise UnclearError(f"{where} calls {name}")
         for step in steps:
-            if step.opname == "IMPORT_NAME" and str(step.argval).partition(".")[0] not in _HARMLESS:
+            if step.opname == "IMPORT_NAME" and str(step.argval).partition(".")[0] not in HARMLESS:
                 raise UnclearError(f"{where} imports {step.argval}")
 
     def _reach(self) -> bool:
         """Look into the functions of classes and packages by names that the code mentions; True if there were new
         ones."""
         new = False
+        for value, where, seen in list(self._objects):
+            for name, inner in value.read(readable(self._names)).items():
+                if name not in seen:
+                    seen.add(name)
+                    new = True
+                    self._value(inner, f"{where}.{name}")
         for owner, where in list(self._classes):
             if isinstance(owner, types.ModuleType):
                 kinds: tuple[Any, ...] = (owner,)
             else:
-                kinds = tuple(k for k in owner.__mro__ if not _harmless(k))
+                kinds = tuple(k for k in owner.__mro__ if not harmless(k))
             for kind in kinds:
                 found = vars(kind)
                 special = {n for n in found if n.startswith("__") and n.endswith("__")} - _NOT_CALLED
@@ -296,16 +315,13 @@ class Guards:
 
 _hooks = operator.attrgetter("_backward_hooks")
 _GONE = object()
-_NOT_CALLED = {n for n in vars(object) if n not in ("__eq__", "__getattribute__")} | {
+_NOT_CALLED = {n for n in vars(object) if n != "__getattribute__"} | {
+    "__contains__",
     *("__dict__", "__weakref__", "__annotations__", "__module__", "__slots__", "__del__", "__firstlineno__"),
     *("__static_attributes__", "__annotate__", "__annotations_cache__", "__slotnames__", "__doc__", "__orig_bases__"),
     *("__dataclass_fields__", "__dataclass_params__", "__match_args__", "__constants__", "__parameters__"),
 }
-"""Attributes of a class that a step does not use."""
-
-
-def _harmless(value: Any) -> bool:
-    return str(getattr(value, "__module__", "")).partition(".")[0] in _HARMLESS
+"""Attributes of a class that a step does not use, unless its code mentions or implies them."""
 
 
 def _of_torch(value: Any) -> bool:
