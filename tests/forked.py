@@ -87,11 +87,11 @@ def _begin(program: str, pipes: Sequence[Connection], environment: Mapping[str, 
     sys.exit(importlib.import_module(program).main(parent))
 
 
-def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True) -> Any:
+def spawn(command: Sequence[str], own: Mapping[str, str], heard: bool = True, session: bool = False) -> Any:
     """A forked process where the command is a program of the package, else what the package makes of it."""
     if command[-3:-2] == ("-m",) and heard:
         return Forked(command[-2], own)  # its module imports the `main` that it runs
-    return _spawn(command, own, heard)
+    return _spawn(command, own, heard, session)
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ class LiveDisplay:
             self._begun = True
         elif isinstance(event, ev.MemberChanged):
             line = ending(self._progress.history.members[event.variant])
-            line = self._progress.bounded(line) if event.state in (ev.DIVERGED, ev.FAILED) else ""
+            line = self._progress.bounded(line) if event.state in (ev.DIVERGED, *ev.FAILURES) else ""
             if line:
                 self._live.console.print(Text(line, "red"))
         elif isinstance(event, ev.ArrayHalved):

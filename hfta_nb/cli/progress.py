@@ -118,7 +118,8 @@ class RunProgress:
 
     def states(self) -> str:
         """``24 running, 1 diverged``."""
-        order = (ev.RUNNING, ev.PAUSED, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, ev.FAILED)
+        early = (ev.STOPPED, ev.PRUNED, ev.DIVERGED, *sorted(ev.FAILURES))
+        order = (ev.RUNNING, ev.PAUSED, ev.WAITING, ev.COMPLETE, *early)
         counts = Counter(member.state for member in self.history.members.values())
         return ", ".join(f"{counts[state]} {state.lower()}" for state in order if counts[state])
 

@@ -40,7 +40,7 @@ def main(given: argparse.Namespace) -> int:
             if history.run is not None or isinstance(event, ev.RunStarted):  # else the first event is damaged
                 history.add(event)
     if history.state in (ev.RUNNING, ev.PAUSED) and store.running is False:
-        history.add(ev.RunChanged(time.time(), ev.FAILED, "the process that trained it ended before the run did"))
+        history.interrupt()
     if history.run is None:
         raise StoreError("nothing has run here yet", where=given.directory)
     return report(history, store.directory, out, given.csv)

@@ -123,8 +123,10 @@ def report(history: History, directory: Path, out: Console, csv: str | None, aga
     out.print(Text(f"results: {place} (again: hfta-nb results {place})"), soft_wrap=True)
     if csv is not None and not error:
         out.print(Text(f"leaderboard: {show.clean(csv)}"), soft_wrap=True)
-    if history.state == ev.STOPPED:
-        out.print(Text(f"stopped; to resume: {again or f'hfta-nb run --resume {place}'}"), soft_wrap=True)
+    if history.state in (ev.STOPPED, ev.INTERRUPTED):
+        out.print(
+            Text(f"{history.state.lower()}; to resume: {again or f'hfta-nb run --resume {place}'}"), soft_wrap=True
+        )
     if error:
         sys.stdout.flush()
         return fail(error, FAILED)

@@ -40,6 +40,7 @@ STYLES = {
     ev.DIVERGED: "bold red",
     ev.FAILED: "bold red",
     ev.STOPPED: "yellow",
+    ev.INTERRUPTED: "yellow",
 }
 MARKS = {ev.DIVERGED: "!", ev.FAILED: "!"}
 """States that are marked in output without colour."""

@@ -235,4 +235,4 @@ def jitter(place: int) -> float:
 
 def pruned(one: Average) -> bool:
     """Whether its members ended before their time."""
-    return all(member.state in (ev.PRUNED, ev.STOPPED, ev.DIVERGED, ev.FAILED) for member in one.members)
+    return all(member.state in (ev.PRUNED, ev.STOPPED, ev.DIVERGED, *ev.FAILURES) for member in one.members)

@@ -7,6 +7,7 @@ read a `History`, so that none of them can disagree.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,9 +16,9 @@ from hfta_nb.errors.plain_text import visible
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event, Json
 
-_WITH_RUN = "the run failed"
-_GOING_ON = ((ev.FAILED, _WITH_RUN), (ev.STOPPED, ev.WITH_RUN))
-"""State and reason of members that go on when the run does."""
+_WITH_RUN = {ev.FAILED: "the run failed", ev.INTERRUPTED: "the run was interrupted", ev.STOPPED: ev.WITH_RUN}
+"""The reason, by state, of members that go on when the run does."""
+LOST = "the process that trained it ended before the run did (it was killed, or the machine stopped)"
 
 
 @dataclass
@@ -251,7 +252,7 @@ class History:
         self.run = event
         self.begin_s = self.begin_s if event.resumed and self.begin_s else event.time_s
         for member in kept.values():
-            if (member.state, member.reason) in _GOING_ON:
+            if member.reason and member.reason == _WITH_RUN.get(member.state):
                 member.state, member.reason = ev.WAITING, ""
         self.state, self.reason, self.detail, self.phase = ev.RUNNING, "", "", ""
         self.members = {v.id: kept.get(v.id) or Member(v.id, v.config, v.seed) for v in event.variants}
@@ -327,10 +328,13 @@ class History:
         self.state, self.reason, self.detail = event.state, event.reason, event.detail
         if event.state in ev.FINAL_STATES:
             self._close(event.time_s)
-        if event.state == ev.FAILED:
-            for member in self.members.values():
-                if member.state not in (*ev.FINAL_STATES, ev.PAUSED):
-                    member.state, member.reason = ev.FAILED, _WITH_RUN
+        if event.state in ev.FAILURES:
+            for member in (m for m in self.members.values() if m.state not in (*ev.FINAL_STATES, ev.PAUSED)):
+                member.state, member.reason = event.state, _WITH_RUN[event.state]
+
+    def interrupt(self, hint: str = "") -> None:
+        """Called where nobody is at a run any more that is in progress by its events; `hint` ends the reason."""
+        self.add(ev.RunChanged(time.time(), ev.INTERRUPTED, LOST + hint))
 
     def _device_sampled(self, event: ev.DeviceSampled) -> None:
         self.samples.append(event)

@@ -34,8 +34,6 @@ SAMPLE_INTERVAL_S = 0.5
 TRANSIENT = (ev.Heartbeat,)
 """Events that are not kept on disk."""
 
-LOST = "the process that trained it ended before the run did (it was killed, or its kernel or the machine stopped)"
-
 
 def run(
     study: StudyState,
@@ -132,7 +130,7 @@ def _take(study: StudyState, event: Event) -> None:
 
 
 def looked_at(study: StudyState) -> History:
-    """The state of the run; FAILED if the process that trained it is gone."""
+    """The state of the run; INTERRUPTED if the process that trained it is gone."""
     if study.run_state.running:
         return study.run_state.history
     for _ in range(2):  # it may end between the two looks
@@ -140,7 +138,7 @@ def looked_at(study: StudyState) -> History:
         history = study.run_state.history
         if history.state not in (ev.RUNNING, ev.PAUSED) or study.store.running is not False:
             return history
-    history.add(ev.RunChanged(time.time(), ev.FAILED, f"{LOST}; run(resume=True) resumes it"))
+    history.interrupt("; run(resume=True) resumes it")
     return history
 
 

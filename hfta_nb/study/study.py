@@ -62,7 +62,7 @@ class Study(Analysis, Checking, Definition):
 
     @property
     def history(self) -> History:
-        """The state of the run, including what a worker has written so far; FAILED if its process was killed."""
+        """The state of the run, including what a worker has written so far; INTERRUPTED if its process is gone."""
         return running.looked_at(self)
 
     # Running.

@@ -66,7 +66,7 @@ class DryRun:
 
         def on_event(event: ev.Event) -> None:
             if isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
-                failed = event.reason if event.state == ev.FAILED else ""
+                failed = event.reason if event.state in ev.FAILURES else ""
                 self._tell(*said(study, handle.history.tried, failed))
 
         with handle.lock:  # so that no event is missed in between

@@ -174,8 +174,8 @@ class LiveState:
         elif isinstance(event, ev.MemberEdited):
             self._edited = True
         elif isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
-            if event.state == ev.FAILED:
-                self._changed |= self.history.members.keys()  # they failed with the run
+            if event.state in ev.FAILURES:
+                self._changed |= self.history.members.keys()  # they ended with the run
             self.stale = self.stale or len(self._drawn) < len(self.history.members)  # others are the best by now
 
     def _point(self, variant: int, name: str, epoch: float, step: int, value: float, time_s: float) -> None:

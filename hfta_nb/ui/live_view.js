@@ -68,7 +68,7 @@ class Trace {
 }
 
 const EMPTY = { t0: null, epochs: 0, metrics: [], members: [], of: 0, axes: [], auto: "", legend: 12 };
-const ENDED = new Set(["DIVERGED", "STOPPED", "PRUNED", "FAILED", "DELETED"]);
+const ENDED = new Set(["DIVERGED", "STOPPED", "PRUNED", "FAILED", "INTERRUPTED", "DELETED"]);
 
 /** What the kernel told, shared by all views of one model. */
 class Store {

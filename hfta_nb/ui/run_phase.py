@@ -20,27 +20,29 @@ class RunPhase(StrEnum):
     STOPPED = "stopped"
     FINISHED = "finished"
     FAILED = "failed"
+    INTERRUPTED = "interrupted"
 
 
-ENDED = frozenset({RunPhase.STOPPED, RunPhase.FINISHED, RunPhase.FAILED})
+CUT_SHORT = frozenset({RunPhase.STOPPED, RunPhase.FAILED, RunPhase.INTERRUPTED})
+ENDED = CUT_SHORT | {RunPhase.FINISHED}
 AT_REST = ENDED | {RunPhase.IDLE}
 """Phases without a run in progress."""
 
 BUTTONS = ("train", "pause", "resume", "stop")
 
-_RUN_ENDS = {"complete": RunPhase.FINISHED, "stopped": RunPhase.STOPPED, "failed": RunPhase.FAILED}
+_RUN_ENDS = {"complete": RunPhase.FINISHED, **{str(phase): phase for phase in CUT_SHORT}}
+_AGAIN = {"train": RunPhase.STARTING, "continue": RunPhase.STARTING}
 
 TABLE: dict[RunPhase, dict[str, RunPhase]] = {
-    RunPhase.IDLE: {"train": RunPhase.STARTING, "continue": RunPhase.STARTING},
+    RunPhase.IDLE: _AGAIN,
     RunPhase.STARTING: {"began": RunPhase.RUNNING, "stop": RunPhase.STOPPING, "paused": RunPhase.PAUSED, **_RUN_ENDS},
     RunPhase.RUNNING: {"pause": RunPhase.PAUSING, "stop": RunPhase.STOPPING, "paused": RunPhase.PAUSED, **_RUN_ENDS},
     RunPhase.PAUSING: {"paused": RunPhase.PAUSED, "resume": RunPhase.RESUMING, "stop": RunPhase.STOPPING, **_RUN_ENDS},
     RunPhase.PAUSED: {"resume": RunPhase.RESUMING, "resumed": RunPhase.RUNNING, "stop": RunPhase.STOPPING, **_RUN_ENDS},
     RunPhase.RESUMING: {"resumed": RunPhase.RUNNING, "began": RunPhase.RUNNING, "stop": RunPhase.STOPPING, **_RUN_ENDS},
     RunPhase.STOPPING: {**_RUN_ENDS},
-    RunPhase.STOPPED: {"train": RunPhase.STARTING, "continue": RunPhase.STARTING},
     RunPhase.FINISHED: {"train": RunPhase.STARTING},
-    RunPhase.FAILED: {"train": RunPhase.STARTING, "continue": RunPhase.STARTING},
+    **dict.fromkeys(CUT_SHORT, _AGAIN),
 }
 """The transitions of each phase, by the user's requests and the run's events. Other signals change nothing."""
 
@@ -50,6 +52,7 @@ _SIGNALS = {
     ev.COMPLETE: "complete",
     ev.STOPPED: "stopped",
     ev.FAILED: "failed",
+    ev.INTERRUPTED: "interrupted",
 }
 
 
@@ -84,7 +87,7 @@ def why_not(button: str, phase: RunPhase, problem: str = "", checkpoint: bool = 
     if button == "resume":
         if phase in (RunPhase.PAUSED, RunPhase.PAUSING):
             return ""
-        if phase in (RunPhase.STOPPED, RunPhase.FAILED):
+        if phase in CUT_SHORT:
             return "" if checkpoint else "the run left no checkpoint to resume from"
         return "nothing is paused"
     if phase in AT_REST:

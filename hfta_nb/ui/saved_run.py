@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import hfta_nb as hfta
@@ -10,16 +9,14 @@ from hfta_nb import events as ev
 from hfta_nb.search.grid import Grid
 from hfta_nb.study import Study, given_options
 
-INTERRUPTED = "the process that trained it ended before the run did (the kernel was restarted, or the machine)"
-
 
 def as_interrupted(study: Study) -> Study:
-    """The study; its run is marked as failed if its process is gone."""
-    history = study.history  # FAILED if the run was in progress and nobody holds its lock
+    """The study; its run is marked as interrupted if its process is gone."""
+    history = study.history  # INTERRUPTED if the run was in progress and nobody holds its lock
     if history.run is None or history.state in ev.FINAL_STATES or study.store.running:
         return study
     # Without file locks, the user who reattaches is responsible.
-    history.add(ev.RunChanged(time.time(), ev.FAILED, INTERRUPTED))
+    history.interrupt()
     return study
 
 

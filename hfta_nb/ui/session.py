@@ -43,8 +43,8 @@ class Screen(Protocol):
     def refused(self, why: str) -> None:
         """Called when a request was not answered."""
 
-    def failed(self, reason: str, detail: str) -> None:
-        """Called when the run failed."""
+    def failed(self, reason: str, detail: str, interrupted: bool = False) -> None:
+        """Called when the run failed, or was interrupted, as its process is gone."""
 
     def ended(self) -> None:
         """Called when the run is over."""
@@ -97,10 +97,13 @@ class Session:
         self._unfollow()
         self._screen.phase_changed()
         try:
-            arguments = self.where.arguments
-            self.handle = executors.start(study, kind=self.kind, resume=resume, arguments=arguments)
+            where = self.where
+            self.handle = executors.start(
+                study, kind=self.kind, resume=resume, arguments=where.arguments, detach=where.detach
+            )
         except HftaError as error:
-            self._fail(words(error), "")
+            self._screen.failed(words(error), "")
+            self._signal("failed")
             raise
         self._follow(self.handle)
 
@@ -162,7 +165,7 @@ class Session:
         began_s = time.time()
 
         def on_event(event: ev.Event) -> None:
-            if isinstance(event, ev.RunChanged) and event.state == ev.FAILED:
+            if isinstance(event, ev.RunChanged) and event.state in ev.FAILURES:
                 self._stop_checking()
                 tell(event.reason)
             elif isinstance(event, ev.MemberChecked) and event.time_s >= began_s and event.variant not in done:
@@ -178,7 +181,7 @@ class Session:
         with handle.lock:  # so that no event is missed in between
             early = [m.check for m in handle.history.members.values() if m.check is not None]
             self._stop_checking = handle.subscribe(on_event)
-            failed = handle.history.reason if handle.state == ev.FAILED else None
+            failed = handle.history.reason if handle.state in ev.FAILURES else None
         for event in early:
             on_event(event)
         if failed is not None:
@@ -193,9 +196,10 @@ class Session:
                 return
         self.study, self.history, self.handle = study, study.history, None
         states = {ev.COMPLETE: RunPhase.FINISHED, ev.STOPPED: RunPhase.STOPPED, ev.WAITING: RunPhase.IDLE}
-        self.phase = states.get(self.history.state, RunPhase.FAILED)
-        if self.phase is RunPhase.FAILED:
-            self._screen.failed(self.history.reason, self.history.detail)
+        states[ev.FAILED] = RunPhase.FAILED
+        self.phase = states.get(self.history.state, RunPhase.INTERRUPTED)
+        if self.history.state in ev.FAILURES:
+            self._screen.failed(self.history.reason, self.history.detail, self.phase is RunPhase.INTERRUPTED)
         self._screen.phase_changed()
         self._screen.refresh()
 
@@ -246,14 +250,10 @@ class Session:
         if isinstance(event, ev.RequestRefused):
             self._screen.refused(refused(event))
         signal = signal_of(event)
-        if signal == "failed" and isinstance(event, ev.RunChanged):
-            self._fail(event.reason, event.detail)
-        elif signal:
+        if isinstance(event, ev.RunChanged) and event.state in ev.FAILURES:
+            self._screen.failed(event.reason, event.detail, event.state == ev.INTERRUPTED)
+        if signal:
             self._signal(signal)
-
-    def _fail(self, reason: str, detail: str) -> None:
-        self._screen.failed(reason, detail)
-        self._signal("failed")
 
     def _signal(self, signal: str) -> None:
         with self._lock:

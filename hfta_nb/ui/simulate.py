@@ -162,7 +162,7 @@ class Simulate(Section):
             found = {array_name(r.group): (r.members, r.samples_per_s, r.memory_bytes) for r in rates.values()}
             self.profile = fleet.Profile({name: fleet.Measured(*row) for name, row in found.items()})
             self._later.soon(self.draw)
-        elif state == ev.FAILED:
+        elif state in ev.FAILURES:
             self.wrong.value = f'<span role="alert">not measured: {escape(shorten(reason))}</span>'
         self._done = len(rates)
         self._label()

@@ -7,7 +7,7 @@ from hfta_nb.ui import results
 from hfta_nb.ui.run_phase import RunPhase
 from hfta_nb.ui.text import count, shorten
 
-_LEVELS = {RunPhase.FINISHED: "good", RunPhase.FAILED: "bad", RunPhase.STOPPED: "idle"}
+_LEVELS = {RunPhase.FINISHED: "good", RunPhase.FAILED: "bad", RunPhase.INTERRUPTED: "idle", RunPhase.STOPPED: "idle"}
 
 
 def status(phase: RunPhase, history: History, variants: int | None, problem: str, wrong: str = "") -> tuple[str, str]:
@@ -33,6 +33,7 @@ def status(phase: RunPhase, history: History, variants: int | None, problem: str
         RunPhase.PAUSED: "paused; everything is kept",
         RunPhase.FINISHED: f"finished; {results.summary(history)}",
         RunPhase.STOPPED: f"stopped; {results.summary(history)}",
+        RunPhase.INTERRUPTED: f"interrupted; {results.summary(history)}",
         RunPhase.FAILED: shorten(f"failed: {history.reason}") if history.reason else "failed",
     }
     return texts.get(phase, f"{phase} ..."), _LEVELS.get(phase, "busy")

@@ -24,7 +24,7 @@ _TOOLTIPS = {
     "resume": "Carry on",
     "stop": "Stop the run; everything learnt so far is kept",
 }
-_COUNTED = (ev.RUNNING, ev.PAUSED, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, ev.FAILED)
+_COUNTED = (ev.RUNNING, ev.PAUSED, ev.WAITING, ev.COMPLETE, ev.STOPPED, ev.PRUNED, ev.DIVERGED, *sorted(ev.FAILURES))
 
 
 def fraction(history: History) -> float:
@@ -32,7 +32,7 @@ def fraction(history: History) -> float:
 
     Members that ended early count as done, unless the whole run ended, which can be resumed.
     """
-    cut = {ev.STOPPED, ev.FAILED} if history.state in (ev.STOPPED, ev.FAILED) else set()
+    cut = {ev.STOPPED, *ev.FAILURES} if history.state in (ev.STOPPED, *ev.FAILURES) else set()
     run, now = history.run, history.progress
     if run is None or not history.members:
         return 0.0
@@ -156,9 +156,9 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
         self.question.value = f'<span role="alert">{escape(question)}</span>' if question else ""
         self.confirm_box.layout.display = "" if question else "none"
 
-    def fail(self, reason: str, detail: str, resumable: bool = False) -> None:
-        """Show why the run failed, with buttons for what to do; hide both if the reason is empty."""
-        parts = [f'<div role="alert"><strong>The run failed.</strong> {escape(shorten(reason, 1000))}</div>']
+    def fail(self, reason: str, detail: str, resumable: bool = False, what: str = "The run failed.") -> None:
+        """Show why the run ended before its time, with buttons for what to do; hide both if the reason is empty."""
+        parts = [f'<div role="alert"><strong>{what}</strong> {escape(shorten(reason, 1000))}</div>']
         if detail:
             parts.append(f"<details><summary>Details</summary><pre>{escape(detail[-6000:])}</pre></details>")
         self.failure.value = "".join(parts) if reason else ""

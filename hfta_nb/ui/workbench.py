@@ -48,6 +48,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
         grid: axis names to values, which can be edited on the screen; or listed configurations.
         executor: "worker" trains in a separate process, "inline" on a thread (for tests), "processes" or "ray" in many.
+        detach: let a run in a process go on when the kernel restarts or ends; *Reattach* shows and steers it again.
         options: further arguments of `hfta_nb.Study`, of which `epochs`, `batch_size`, `patience`, `seed`, `device` and
             others have a field, and the rest, such as ``optimizer="sgd"``, is shown; of its `run`: workers, address.
 
@@ -70,6 +71,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         grid: Any = None,
         *,
         executor: str = "worker",
+        detach: bool = True,
         **options: Any,
     ) -> None:
         self._later = Later()
@@ -77,7 +79,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._persistence = Persistence(self, self._later)
         self._waiting = False
         self.taken: Any = None
-        where = executors.Where.of(executor, options.pop("workers", None), options.pop("address", None))
+        where = executors.Where.of(executor, options.pop("workers", None), options.pop("address", None), detach)
         super().__init__(self._made(where, {"family": family, "data": data, "grid": grid, **options}))
         self.add_class("hfta-workbench")
         self._plan()
@@ -339,8 +341,9 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def refused(self, why: str) -> None:
         self.results.say(why, bad=True)
 
-    def failed(self, reason: str, detail: str) -> None:
-        self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint)
+    def failed(self, reason: str, detail: str, interrupted: bool = False) -> None:
+        what = "The run was interrupted." if interrupted else "The run failed."
+        self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint, what)
 
     def ended(self) -> None:
         if not self._waiting:

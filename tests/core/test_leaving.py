@@ -246,10 +246,10 @@ def test_the_end_of_the_process_ends_its_runs(tmp_path: Path, whole: pd.DataFram
 def lost(place: Path, whole: pd.DataFrame) -> None:
     """A run of which nobody has said how it ended."""
     found = hfta.Study.load(place)
-    assert found.history.state == ev.FAILED
+    assert found.history.state == ev.INTERRUPTED
     assert "it was killed" in found.history.reason
     assert "run(resume=True) resumes it" in found.history.reason
-    assert set(found.results()["state"]) == {ev.FAILED}
+    assert set(found.results()["state"]) == {ev.INTERRUPTED}
     list(found.run(resume=True))
     pd.testing.assert_frame_equal(steady(found.results()), whole, atol=1e-10, rtol=0)
 

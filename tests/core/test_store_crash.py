@@ -87,7 +87,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     killed_at(crashing.make(tmp_path), number, monkeypatch)
     study = hfta.Study.load(tmp_path)
     assert not study.store.has_checkpoint
-    assert study.history.state == ev.FAILED
+    assert study.history.state == ev.INTERRUPTED
     list(study.run(resume=True))
     same(study, whole)
     same(hfta.Study.load(tmp_path), whole)

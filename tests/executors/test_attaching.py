@@ -78,7 +78,7 @@ def test_a_process_that_is_killed_is_told_of(
     handle = executors.attach(hfta.Study.load(tmp_path / "run"))
     eventually(lambda: len(handle.history.members) == 2)
     tuning.kill()
-    assert handle.wait(DEADLINE_S) == ev.FAILED
+    assert handle.wait(DEADLINE_S) == ev.INTERRUPTED
     assert "the process that ran it has ended before the run did" in str(handle.error)
 
 
@@ -110,7 +110,7 @@ def test_a_process_that_is_gone_is_told_of(tmp_path: Path, monkeypatch: pytest.M
     for event in islice(whole_run({"lr": [1e-3, 1e-2]}), 8):
         store.append(event)
     handle = executors.attach(SimpleNamespace(store=store, directory=tmp_path))
-    assert handle.wait(DEADLINE_S) == ev.FAILED
+    assert handle.wait(DEADLINE_S) == ev.INTERRUPTED
     assert "the process that ran it has ended before the run did" in str(handle.error)
     assert len(handle.history.members) == 2
 

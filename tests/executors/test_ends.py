@@ -40,7 +40,7 @@ def test_a_killed_worker_is_told_and_replaced() -> None:
     handle, events = run(Fake("die"))
     last = events[-1]
     assert isinstance(last, ev.RunChanged)
-    assert last.state == handle.state == ev.FAILED
+    assert last.state == handle.state == ev.INTERRUPTED
     assert f"process {handle.pid}: the worker process was killed (SIGKILL)" in last.reason
     assert "nothing was saved yet: run it again" in last.reason
     assert "last words" in last.detail
@@ -97,24 +97,24 @@ def test_a_run_whose_worker_crashed_in_a_trial_goes_on_in_another(folder: Path) 
 def test_a_run_does_not_go_on_for_ever(folder: Path) -> None:
     handle = executors.start(Fake("try", count=100))
     handle.control.pause()
-    assert ended(handle).state == ev.FAILED
+    assert ended(handle).state == ev.INTERRUPTED
     assert "crashed (SIGSEGV" in handle.history.reason
     assert handle.restarts == ends.RESTARTS
 
 
 def test_a_crash_without_a_trial_and_a_trial_without_a_crash_end_the_run(folder: Path) -> None:
     (folder / "kernels-x.123456789.trial").write_text('["aten.bmm 3", "own kernel"]')  # another process'
-    assert run(Fake("crash"))[0].state == ev.FAILED
+    assert run(Fake("crash"))[0].state == ev.INTERRUPTED
     handle = executors.start(Fake("spin"))
     (folder / f"kernels-x.{handle.pid}.trial").write_text('["aten.bmm 3", "own kernel"]')
     eventually(lambda: handle.state == ev.RUNNING, "the first event")
     assert handle.pid is not None
     os.kill(handle.pid, signal.SIGTERM)
-    assert ended(handle).state == ev.FAILED
+    assert ended(handle).state == ev.INTERRUPTED
     assert not handle.restarts
 
 
-def test_a_run_that_can_not_go_on_has_failed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_can_not_go_on_is_interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = executors.start(Fake("try", count=1))
 
     def another() -> None:
@@ -123,7 +123,7 @@ def test_a_run_that_can_not_go_on_has_failed(folder: Path, monkeypatch: pytest.M
     (busy,) = [w for w in pool.POOL._all if w.pid == handle.pid]
     monkeypatch.setattr(busy, "_another", another)
     handle.control.resume()
-    assert ended(handle).state == ev.FAILED
+    assert ended(handle).state == ev.INTERRUPTED
     assert "crashed (SIGSEGV" in handle.history.reason
 
 

@@ -107,7 +107,7 @@ def test_each_gpu_has_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     spawned: list[dict[str, str]] = []
 
-    def spawn(command: object, own: dict[str, str], heard: bool) -> None:
+    def spawn(command: object, own: dict[str, str], heard: bool, session: bool) -> None:
         spawned.append(own)
         raise RuntimeError("no process")
 

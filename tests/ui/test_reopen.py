@@ -208,7 +208,7 @@ def test_where_the_system_knows_no_locks_a_run_counts_as_dead(run: Path, monkeyp
     history = study.history
     history.state = "RUNNING"
     stub: Any = SimpleNamespace(history=history, store=SimpleNamespace(running=None), directory=run)
-    assert saved_run.as_interrupted(stub).history.reason == saved_run.INTERRUPTED
+    assert saved_run.as_interrupted(stub).history.state == "INTERRUPTED"
     history.state = "RUNNING"
     stub.store.running = True
     assert saved_run.as_interrupted(stub).history.state == "RUNNING"

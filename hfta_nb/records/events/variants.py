@@ -17,10 +17,13 @@ COMPLETE = "COMPLETE"
 PRUNED = "PRUNED"
 DIVERGED = "DIVERGED"
 FAILED = "FAILED"
+INTERRUPTED = "INTERRUPTED"
 DELETED = "DELETED"
 WITH_RUN = "the run was stopped"
 """Why a member was stopped that goes on when its run does."""
-FINAL_STATES = frozenset({STOPPED, COMPLETE, PRUNED, DIVERGED, FAILED, DELETED})
+FAILURES = frozenset({FAILED, INTERRUPTED})
+"""An error was raised; or the process is gone (killed, crashed, with the machine), in which nothing was wrong."""
+FINAL_STATES = frozenset({STOPPED, COMPLETE, PRUNED, DIVERGED, *FAILURES, DELETED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from hfta_nb.study.callbacks.tracker import Tracker, imported
 
 TAG = "hfta_nb.member"
 STATUS = {ev.COMPLETE: "FINISHED", ev.PRUNED: "FINISHED", ev.STOPPED: "KILLED", ev.DELETED: "KILLED"}
+STATUS[ev.INTERRUPTED] = "KILLED"
 """MLflow's names of states; all other states are failed."""
 
 

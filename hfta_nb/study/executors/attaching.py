@@ -10,7 +10,8 @@ from typing import Any
 from hfta_nb.errors import HftaError, WorkerError
 from hfta_nb.records import events as ev
 from hfta_nb.records.history import History
-from hfta_nb.study.executors.handle import RunHandle, remedy
+from hfta_nb.study.executors.handle import OUTPUT, RunHandle, remedy
+from hfta_nb.workers.processes.log import Log
 
 LOOK_INTERVAL_S = 0.5
 """A run of another process is looked at this often."""
@@ -39,7 +40,7 @@ def attach(study: Any) -> RunHandle:
         if history.run is not None or isinstance(event, ev.RunStarted):  # else the first event is damaged
             history.add(event)
     handle = RunHandle(store.requests.post, history)
-    handle.joins()
+    handle.joins(Log(study.directory / OUTPUT))
     work = (weakref.ref(handle), store, offset, where)
     threading.Thread(target=_follow, args=work, name="hfta_nb attached run", daemon=True).start()
     return handle
@@ -79,4 +80,4 @@ def _follow(reference: weakref.ref[RunHandle], store: Any, offset: int, where: s
 
 def _lost(handle: RunHandle, what: str, where: str) -> None:
     error = WorkerError(what, where=where, remedy=remedy(handle.history))
-    handle.finish(error, ev.RunChanged(time.time(), ev.FAILED, error.message))
+    handle.finish(error, ev.RunChanged(time.time(), ev.INTERRUPTED, error.message))

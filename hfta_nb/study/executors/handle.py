@@ -20,6 +20,9 @@ _logger = logging.getLogger("hfta_nb")
 # Without a handler Python prints log messages, and a thread's output lands in an arbitrary cell.
 _logger.addHandler(logging.NullHandler())
 
+OUTPUT = "output.log"
+"""What a run that goes on without its kernel prints, in its directory."""
+
 GRACE_S = 1.0
 """How long a closed run may take to end by itself."""
 
@@ -56,7 +59,8 @@ class RunHandle:
 
     @property
     def state(self) -> str:
-        """WAITING until the first event, RUNNING, PAUSED; in the end STOPPED, COMPLETE or FAILED."""
+        """WAITING until the first event, RUNNING, PAUSED; in the end STOPPED, COMPLETE, FAILED, or INTERRUPTED
+        where the process is gone."""
         return self._state
 
     @property
@@ -129,8 +133,9 @@ class RunHandle:
 
     # For the executors only.
 
-    def joins(self) -> None:
+    def joins(self, log: Log) -> None:
         """Called where the run is on already, as the history says."""
+        self._log = log
         if self.history.state in (ev.RUNNING, ev.PAUSED):
             self._state = self.history.state
 

@@ -17,8 +17,10 @@ class _Left(BaseException):
     """Raised in a job that its owner closed and that did not stop."""
 
 
-def begin(study: Any, job: str, resume: bool, arguments: Mapping[str, Any], history: History) -> RunHandle:
-    """Run a job of a study on a new thread."""
+def begin(
+    study: Any, job: str, resume: bool, arguments: Mapping[str, Any], history: History, detach: bool
+) -> RunHandle:
+    """Run a job of a study on a new thread, which ends with this process."""
     left = threading.Event()
     control = Control()
     handle = RunHandle(control.post, history, kill=left.set)

@@ -56,10 +56,13 @@ class Pool:
         with self._lock:
             return any(worker.alive and worker.child.ready and worker.fresh for worker in self._idle)
 
-    def close(self) -> None:
-        """End all workers and their jobs. Called automatically when this process ends."""
+    def close(self, detached: bool = True) -> None:
+        """End all workers and their jobs, also `detached` ones.
+
+        When this process ends, the other ones end automatically.
+        """
         with self._lock:
-            workers, self._idle = list(self._all), []
+            workers, self._idle = [w for w in self._all if detached or not w.detached], []
         for worker in workers:
             worker.kill()
         for worker in workers:
@@ -92,6 +95,6 @@ POOL = Pool()
 
 prewarm, warm, close_all = POOL.prewarm, POOL.warm, POOL.close
 
-atexit.register(close_all)
+atexit.register(close_all, detached=False)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.forget)

@@ -11,7 +11,7 @@ from hfta_nb.errors import HftaError, WorkerError
 from hfta_nb.records.history import History
 from hfta_nb.study import Study
 from hfta_nb.study.executors import inline
-from hfta_nb.study.executors.handle import RunHandle
+from hfta_nb.study.executors.handle import OUTPUT, RunHandle
 from hfta_nb.study.executors.jobs import JOBS, Runnable
 from hfta_nb.study.executors.pool import POOL
 from hfta_nb.study.steering import check
@@ -26,6 +26,7 @@ def start(
     resume: bool = False,
     job: str = "run",
     arguments: Mapping[str, Any] | None = None,
+    detach: bool = False,
 ) -> RunHandle:
     """Start a study in a worker process or thread; returns at once.
 
@@ -37,6 +38,8 @@ def start(
         job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``, "profile"
             for ``study.profile_events``.
         arguments: arguments of that method.
+        detach: let a run in a worker process go on when this process ends; what it prints is in its directory (`OUTPUT`).
+            `attach` follows it from another one.
 
     Raises:
         WorkerError: the kind or the job is unknown, or something in the study can't be sent to a process. The handle
@@ -55,14 +58,18 @@ def start(
         raise WorkerError("unknown job", where="job", got=job, accepted=", ".join(JOBS))
     given = dict(arguments or {})
     history = _recorded(study) if resume or job == "check" else History()
-    handle = KINDS[kind](study, job, resume, given, history)
+    handle = KINDS[kind](study, job, resume, given, history, detach and job == "run")
     if isinstance(study, Study):
         handle.control.attach(lambda request: check(study, request, handle.history))
     return handle
 
 
-def _in_worker(study: Any, job: str, resume: bool, given: Mapping[str, Any], history: History) -> RunHandle:
-    header = {"job": job, "resume": resume, "surroundings": surroundings(cores.threads())}
+def _in_worker(
+    study: Any, job: str, resume: bool, given: Mapping[str, Any], history: History, detach: bool
+) -> RunHandle:
+    header: dict[str, Any] = {"job": job, "resume": resume, "surroundings": surroundings(cores.threads())}
+    if detach:
+        header |= {"outlives": True, "output": str(study.directory / OUTPUT)}
     dumps = partial(pickling.dumps, study, given)
     payload = dumps()  # before there is a worker: an error is the caller's
     handle = RunHandle(history=history)
@@ -70,11 +77,12 @@ def _in_worker(study: Any, job: str, resume: bool, given: Mapping[str, Any], his
     return handle
 
 
-KINDS: dict[str, Callable[[Any, str, bool, Mapping[str, Any], History], RunHandle]] = {
+KINDS: dict[str, Callable[[Any, str, bool, Mapping[str, Any], History, bool], RunHandle]] = {
     "worker": _in_worker,
     "inline": inline.begin,
 }
-"""What begins a job of a study in a kind of place: of study, job, whether it resumes, arguments, history so far."""
+"""What begins a job of a study in a kind of place: of study, job, whether it resumes, arguments, history so far,
+whether it goes on without this process."""
 
 
 def _recorded(study: Any) -> History:

@@ -6,6 +6,8 @@ import contextlib
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event
@@ -37,9 +39,7 @@ class StudyTask(Task):
         """Do a job; the last report has its end, and the user's own modules that it has imported."""
         last = _do(call, payload, control, report)
         done = {"event": ev.to_json(last), "done": True, "files": _local_files()}
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):  # the job may have closed it
-                stream.flush()
+        _flush()
         report(done, b"")
         _tidy_up()
 
@@ -56,7 +56,41 @@ def _do(call: Message, payload: bytes, control: Control, report: Send) -> ev.Run
         study, arguments = pickling.loads(payload)
     except BaseException as error:
         return failed(error)
-    return perform(study, call["job"], control, call["resume"], arguments, emit)
+    with _written_to(call.get("output")):
+        return perform(study, call["job"], control, call["resume"], arguments, emit)
+
+
+@contextlib.contextmanager
+def _written_to(file: str | None) -> Iterator[None]:
+    """Have what is printed in a file, as nobody may read the pipe of a run that outlives its kernel."""
+    try:
+        Path(str(file)).parent.mkdir(parents=True, exist_ok=True)
+        opened = None if file is None else os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    except OSError:  # the run itself says what is wrong with its directory
+        opened = None
+    if opened is None:
+        yield
+        return
+    before = os.dup(2)
+    try:
+        _redirect(opened)
+        yield
+    finally:
+        _redirect(before)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the job may have closed it
+            stream.flush()
+
+
+def _redirect(file: int) -> None:
+    """Let both standard streams go to a descriptor, which is closed."""
+    _flush()
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
 
 
 def _keep_out_of_collections() -> None:

@@ -17,24 +17,27 @@ class Where:
     Attributes:
         kind: one of `start.KINDS`.
         arguments: of `Study.run`: executor, workers and address.
+        detach: as for `start`.
     """
 
     kind: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    detach: bool = False
 
     @classmethod
-    def of(cls, executor: str, workers: int | None = None, address: str | None = None) -> Where:
+    def of(cls, executor: str, workers: int | None = None, address: str | None = None, detach: bool = False) -> Where:
         """From one word: "worker", "inline", or "processes" or "ray", which have the run itself in a worker process.
 
         Args:
             executor: the word.
             workers, address: as for `Study.run`.
+            detach: as for `start`.
 
         Raises:
             WorkerError: they can't be used, or don't go together.
         """
         if executor in KINDS:
             executor_of("inline", workers, address)
-            return cls(executor)
+            return cls(executor, detach=detach)
         executor_of(executor, workers, address)
-        return cls("worker", {"executor": executor, "workers": workers, "address": address})
+        return cls("worker", {"executor": executor, "workers": workers, "address": address}, detach)

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hfta_nb.errors import WorkerError
@@ -60,13 +61,18 @@ class Worker:
         self._files: dict[str, int] = {}
         self._killed = False
         self._end: tuple[str, bool] | None = None
-        self.child = ChildProcess("study", cores.environment(), self._hear, self._ended)
+        self.child = ChildProcess("study", cores.environment(), self._hear, self._ended, session=True)
         self.pid = self.child.pid
         self.child.send({"task": {}}, packed(StudyTask))
 
     @property
     def alive(self) -> bool:
         return self.child.alive
+
+    @property
+    def detached(self) -> bool:
+        """Whether it does a job that goes on without this process."""
+        return self._handle is not None and "outlives" in self._job[0]
 
     @property
     def fresh(self) -> bool:
@@ -83,8 +89,8 @@ class Worker:
             again: pickles the study again, if the run must continue in another process.
         """
         with self._lock:
-            if self._run:  # output of the start belongs to the first job
-                self.child.log = Log()
+            if self._run or "output" in header:  # output of the start belongs to the first job
+                self.child.log = Log(Path(header["output"]) if "output" in header else None)
             self._run += 1
             self._handle, self._job, end = handle, (header, again), self._end
         self.child.send({"call": self._run, **header}, payload)
@@ -132,7 +138,7 @@ class Worker:
         if crashed and self._goes_on(handle, words):
             return
         error = WorkerError(f"the worker process {words}", where=f"process {self.pid}", remedy=remedy(handle.history))
-        handle.finish(error, ev.RunChanged(time.time(), ev.FAILED, error.message, handle.log))
+        handle.finish(error, ev.RunChanged(time.time(), ev.INTERRUPTED, error.message, handle.log))
 
     def _goes_on(self, handle: RunHandle, words: str) -> bool:
         """Continue in another process if this one tried a computation when it crashed; returns whether it does.

@@ -3,6 +3,7 @@
 A parent sends a task, then calls, which are done one after another, and requests to the calls. What a task is, is the
 parent's matter: it is pickled. The child sends that it is ready, what its task reports, and a beat every few seconds,
 so that one that is silent is known to be stuck. An error that a task does not take care of ends the child, and is told.
+It ends with its parent, but after calls that are to outlive that.
 
 Messages reach `Serving` through the pipes of a process (`main`), or as calls of an actor of Ray.
 """
@@ -61,6 +62,8 @@ class Serving:
         self._send, self._name = send, name
         self._calls: queue.SimpleQueue[tuple[Message, bytes]] = queue.SimpleQueue()
         self._controls: dict[int, Control] = {}
+        self._lasting: set[int] = set()  # calls that outlive the parent
+        self._parted, self._lock = False, threading.Lock()
         threading.Thread(target=self._beat, name="hfta_nb beat", daemon=True).start()
 
     def take(self, message: Message, blob: bytes) -> None:
@@ -68,6 +71,8 @@ class Serving:
         if "request" not in message:
             if "call" in message:
                 self._controls[message["call"]] = Control()
+                if message.get("outlives"):
+                    self._lasting.add(message["call"])
             self._calls.put((message, blob))
         elif (control := self._controls.get(message["call"])) is not None:  # else the call is over
             control.put(from_json(message["request"]))  # type: ignore[arg-type]
@@ -85,9 +90,19 @@ class Serving:
                 number = message["call"]
                 task.do(message, blob, self._controls[number], functools.partial(self._report, number))
                 del self._controls[number], blob
+                with self._lock:
+                    self._lasting.discard(number)
+                    if self._parted and not self._lasting:
+                        os._exit(0)
         except BaseException as error:
             traceback.print_exc()
             self._send({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}, b"")
+
+    def part(self) -> bool:
+        """Called when the parent is gone; whether a call goes on, after which this process ends."""
+        with self._lock:
+            self._parted = bool(self._lasting)
+            return self._parted
 
     def _report(self, number: int, message: Message, blob: bytes) -> None:
         self._send({"call": number, **message}, blob)
@@ -105,8 +120,14 @@ def main(parent: int) -> int:
         parent: its id.
     """
     inbox, outbox = inside.begin()
-    serving = Serving(frames.Sender(outbox, "hfta_nb sender", UNSENT).put)
-    inside.listen(inbox, parent, serving.take)
+    sender = frames.Sender(outbox, "hfta_nb sender", UNSENT)
+    serving = Serving(sender.put)
+
+    def stays() -> bool:
+        sender.close()  # what is written for nobody must not wait for a reader
+        return serving.part()
+
+    inside.listen(inbox, parent, serving.take, stays)
     serving.run()
     return 1
 

@@ -70,12 +70,21 @@ class ChildProcess:
         hear: called with each message, on a thread that reads.
         ended: called once, after its last message.
         captured: whether the end of what it prints is kept, in `log`; else it is printed where this process prints.
+        session: whether it has a session of its own, which signals to this process and its group do not reach.
     """
 
-    def __init__(self, role: str, own: Mapping[str, str], hear: Send, ended: Ended, captured: bool = True) -> None:
+    def __init__(
+        self,
+        role: str,
+        own: Mapping[str, str],
+        hear: Send,
+        ended: Ended,
+        captured: bool = True,
+        session: bool = False,
+    ) -> None:
         self._hear, self._ended, self._fault = hear, ended, ""
         self.ready, self.log = False, Log()
-        self._process = spawn((*COMMAND, role), own, captured)
+        self._process = spawn((*COMMAND, role), own, captured, session)
         self.pid = self._process.pid
         self.name = f"process {self.pid}"
         to, said, *printed = pipes_of(self._process)
@@ -142,13 +151,16 @@ class ChildProcess:
         self._ended(self._fault or in_words(code), is_crash(code))
 
 
-def spawn(command: Sequence[str], own: Mapping[str, str], captured: bool = True) -> subprocess.Popen[bytes]:
-    """Start a worker process without forking, in the same session, with interrupts blocked from the beginning.
+def spawn(
+    command: Sequence[str], own: Mapping[str, str], captured: bool = True, session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a worker process without forking, with interrupts blocked from the beginning.
 
     Args:
         command: its program; the id of this process is added.
         own: environment variables that differ from those of this process.
         captured: whether what it prints comes through a pipe; else it is printed where this process prints its errors.
+        session: whether it has a session of its own.
 
     Raises:
         WorkerError: the system refuses.
@@ -168,6 +180,7 @@ def spawn(command: Sequence[str], own: Mapping[str, str], captured: bool = True)
             stderr=subprocess.PIPE if captured else None,
             env=environment,
             bufsize=0,
+            start_new_session=session,
         )
     except OSError as error:
         raise WorkerError(

@@ -94,7 +94,7 @@ class Sender:
         """
         data = pack(message, blob)
         with self._changed:
-            while self._limit and len(self._waiting) >= self._limit:
+            while self._limit and len(self._waiting) >= self._limit and not self._closing:
                 self._changed.wait()
             if self._closing:
                 return

@@ -30,13 +30,14 @@ def begin() -> tuple[int, int]:
     return private_pipes()
 
 
-def listen(inbox: int, starter: int, take: Callable[[Message, bytes], None]) -> None:
+def listen(inbox: int, starter: int, take: Callable[[Message, bytes], None], stays: Callable[[], bool]) -> None:
     """Hand over messages on a thread until the sender is gone; then end the process, whatever it is doing.
 
     Args:
         inbox: descriptor of the pipe.
         starter: id of the process that started this one.
         take: called with each message.
+        stays: called when the sender is gone; whether this process ends by itself.
     """
 
     def serve() -> None:
@@ -50,7 +51,8 @@ def listen(inbox: int, starter: int, take: Callable[[Message, bytes], None]) -> 
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(code)
+            if code or not stays():
+                os._exit(code)
 
     threading.Thread(target=serve, name="hfta_nb listener", daemon=True).start()
 
