@@ -38,8 +38,8 @@ def start(
         job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``, "profile"
             for ``study.profile_events``.
         arguments: arguments of that method.
-        detach: let a run in a worker process go on when this process ends; what it prints is in its directory (`OUTPUT`).
-            `attach` follows it from another one.
+        detach: let a run in a worker process go on when this process ends; `attach` follows it from another one. What
+            it prints is in `OUTPUT`, in its directory.
 
     Raises:
         WorkerError: the kind or the job is unknown, or something in the study can't be sent to a process. The handle
