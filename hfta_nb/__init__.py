@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from hfta_nb.records.events import Control
     from hfta_nb.search import PBT, Halving, uniform
     from hfta_nb.search.grid import Grid, integers, linspace, logspace, seeds
-    from hfta_nb.study import Result, Study, callbacks
+    from hfta_nb.study import Result, Study, callbacks, runs
     from hfta_nb.workers import distributed, fleet, pools
 
 _WHERE = {
     **dict.fromkeys(("FusedArray", "fuse", "join", "member", "per_member", "why_not"), "hfta_nb.engine.array"),
     **dict.fromkeys(("families", "family"), "hfta_nb.models.model_zoo"),
     **dict.fromkeys(("Grid", "integers", "linspace", "logspace", "seeds"), "hfta_nb.search.grid"),
-    **dict.fromkeys(("Result", "Study"), "hfta_nb.study"),
+    **dict.fromkeys(("Result", "Study", "runs"), "hfta_nb.study"),
     "Control": "hfta_nb.records.events",
     "Data": "hfta_nb.data",
     "Family": "hfta_nb.models.recipes",
@@ -101,6 +101,7 @@ __all__ = [
     "optim",
     "per_member",
     "pools",
+    "runs",
     "seeds",
     "uniform",
     "why_not",

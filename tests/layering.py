@@ -16,9 +16,9 @@ RECIPE: errors errors.border records.events search.grid data data.augment models
     models.accumulators models.directions models.metrics models.phases models.training_axes models.study_argument
     models.study_config
 TRAINING: RECIPE train.memory engine.array optim models.recipes train.step train.plan
-HEADLESS: TRAINING errors.plain_text records.regular_files records.pace records.history records.speeds search
-    search.averages figures.html errors.user_frames figures.tables records.store records.telemetry figures.colors
-    models.model_zoo train workers.fleet workers.distributed
+HEADLESS: TRAINING errors.plain_text records.regular_files records.pace records.history records.speeds
+    records.summaries search search.averages figures.html errors.user_frames figures.tables records.store
+    records.telemetry figures.colors models.model_zoo train workers.fleet workers.distributed
 records:
 engine:
 models:
@@ -33,6 +33,7 @@ records.events: errors errors.border
 search.grid: errors.plain_text errors errors.border records.events
 records.history: errors.plain_text errors records.events
 records.speeds: records.events records.history
+records.summaries: errors.plain_text errors records.events records.history records.store
 search: errors records.regular_files errors.border records.events search.grid
 search.averages: errors errors.border records.events search.grid records.history
 figures.html:
@@ -87,10 +88,10 @@ study.executors: errors records.events records.history workers.processes workers
 figures: errors errors.border records.events search.grid records.history records.speeds search.averages figures.colors
 study.callbacks: errors records.events search.grid
 ui: errors records.regular_files records.pace records.events search.grid records.history records.speeds
-    errors.user_frames figures.colors models.study_argument models.study_config models.recipes models.model_zoo
-    study study.executors figures hfta_nb
+    records.summaries errors.user_frames figures.colors models.study_argument models.study_config models.recipes
+    models.model_zoo study study.executors figures hfta_nb
 cli: errors.plain_text errors records.regular_files records.pace records.events search.grid records.history
-    records.speeds
+    records.speeds records.summaries
     records.store models.study_argument models.study_config workers.executor_table study study.executors hfta_nb
 hfta_nb: HEADLESS workers.pools study study.executors study.callbacks
 __main__: cli

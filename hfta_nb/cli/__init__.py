@@ -19,7 +19,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
-WITHOUT_TORCH = ("results",)
+WITHOUT_TORCH = ("results", "runs", "attach", "stop")
 """Commands that don't need torch."""
 
 

@@ -28,6 +28,7 @@ examples:
   hfta-nb plan --family mlp --grid width=8,16 --grid lr=1e-3,1e-2
   hfta-nb families
   hfta-nb tune study.toml
+  hfta-nb runs
   hfta-nb results hfta_runs/RUN
 """
 
@@ -75,6 +76,8 @@ Other keys are the options of `hfta-nb run`, with _ for -. Without trials, every
 Ctrl-C stops between two steps and keeps everything; the same command goes on. More epochs or trials in the file are
 trained as well. Exit code: 0; 1 if the run failed; 2 for wrong input; 130 if it was interrupted.
 """
+
+ATTACHED = "Ctrl-C leaves the run alone; hfta-nb stop DIR stops it."
 
 OF_THE_STUDY = ("family", "data", "grid", "set", "lr", "optimizer", "lr_scheduler", "output", *FLAGS)
 """Options that define a study, which can't be given with --resume; --epochs can, as it makes a run longer."""
@@ -161,6 +164,13 @@ def _parser() -> argparse.ArgumentParser:
     results.add_argument("directory", metavar="DIR", type=_path, help="the folder of the run")
     results.add_argument("--follow", action="store_true", help="first show how it goes on, until it ends or Ctrl-C")
     _csv_option(results)
+
+    runs = _command(commands, "runs", "list the runs of a folder, the latest first", "")
+    runs.add_argument("folder", metavar="FOLDER", nargs="?", type=_path, default="hfta_runs", help="default: hfta_runs")
+    attach = _command(commands, "attach", "show how a run of another process goes on, such as a Workbench's", ATTACHED)
+    stop = _command(commands, "stop", "stop a run of another process, such as a Workbench's", "")
+    for command in (attach, stop):
+        command.add_argument("directory", metavar="DIR", type=_path, help="the folder of the run")
     return parser
 
 

@@ -28,22 +28,36 @@ def main(given: argparse.Namespace) -> int:
     from hfta_nb.records.store import Store
 
     studies.check_writable(given.csv, given.directory)
-    # Reads the events only, so that runs of families defined in a notebook can be shown too.
-    store, history, out = Store(Path(given.directory).absolute()), History(), terminal_tables.console()
+    store = Store(Path(given.directory).absolute())
     store.read_study()
     if given.follow:
-        display = (LiveDisplay if out.is_terminal else Lines)(out, lambda: history)
         with contextlib.suppress(KeyboardInterrupt):
-            follow(store, history, display)
-    else:
-        for event, _ in store.events():
-            if history.run is not None or isinstance(event, ev.RunStarted):  # else the first event is damaged
-                history.add(event)
-    if history.state in (ev.RUNNING, ev.PAUSED) and store.running is False:
-        history.interrupt()
+            return show(store, given.csv, follows=True)
+    return show(store, given.csv)
+
+
+def show(store: Store, csv: str | None = None, *, follows: bool = False) -> int:
+    """Show the leaderboard of a run; returns the exit code.
+
+    Args:
+        store: of the run, of which the events alone are read: its family may be defined in a notebook.
+        csv: a file to write the leaderboard to as well.
+        follows: first show how it goes on, until it ends.
+
+    Raises:
+        KeyboardInterrupt: while it is followed.
+        StoreError: nothing has run there yet.
+    """
+    from hfta_nb.records.summaries import history_of
+
+    out = terminal_tables.console()
+    if follows:
+        seen = History()
+        follow(store, seen, (LiveDisplay if out.is_terminal else Lines)(out, lambda: seen))
+    history = history_of(store)
     if history.run is None:
-        raise StoreError("nothing has run here yet", where=given.directory)
-    return report(history, store.directory, out, given.csv)
+        raise StoreError("nothing has run here yet", where=str(store.directory))
+    return report(history, store.directory, out, csv)
 
 
 def follow(store: Store, history: History, display: Display, wait: Callable[[float], None] = time.sleep) -> None:

@@ -95,6 +95,19 @@ def leaderboard(history: History, out: Console) -> None:
         out.print(f"... and {show.several(len(members) - len(shown), 'member')} more (--csv FILE has them all)")
 
 
+@printing()
+def runs(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
+    """The runs of a folder, as `hfta_nb.runs` has them."""
+    table = _table("run", "state", "members", "epochs", "monitor", "best", "started", "took", "of")
+    for row in rows:
+        best = show.NOTHING if row["best"] is None else show.metric(row["best"])
+        of = f"{row['family']} on {row['data']}" + (f" ({row['axes']})" if row["axes"] else "")
+        run, members, epochs, monitor = (show.clean(str(row[name])) for name in ("run", "members", "epochs", "monitor"))
+        rest = members, epochs, monitor, best, f"{row['started']}", show.duration(row["took_s"]), show.clean(of)
+        table.add_row(run, Text(row["state"], STYLES.get(row["state"], "")), *rest)
+    out.print(table if rows else "no runs")
+
+
 def _leaderboard(history: History, members: Sequence[Member], metrics: Sequence[str]) -> Table:
     monitor = history.run.monitor if history.run else ""
     names = sorted(metrics, key=lambda name: name != monitor)

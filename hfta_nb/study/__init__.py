@@ -4,7 +4,7 @@ from hfta_nb.search import COSTS
 from hfta_nb.study.definition_files import given_options, rescued
 from hfta_nb.study.planning import array_name
 from hfta_nb.study.result import Result
-from hfta_nb.study.run_index import SavedRun, saved_runs
+from hfta_nb.study.run_index import SavedRun, runs, saved_runs
 from hfta_nb.study.sameness import Change, Kept, kept
 from hfta_nb.study.study import Study
 
@@ -19,5 +19,6 @@ __all__ = [
     "given_options",
     "kept",
     "rescued",
+    "runs",
     "saved_runs",
 ]

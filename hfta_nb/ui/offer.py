@@ -43,7 +43,8 @@ class Offer(ipywidgets.HBox):  # type: ignore[misc]
 def described(run: SavedRun) -> str:
     """A saved run in one line."""
     sizes = f"{count(run.variants, 'variant')}, {count(run.epochs, 'epoch')}"
-    return f"There is a saved run of {run.family} on {run.data}: {sizes}, {_when(run.time_s)}, in {run.directory.name}."
+    what, when = ("run in progress", "") if run.running else ("saved run", f", {_when(run.time_s)}")
+    return f"There is a {what} of {run.family} on {run.data}: {sizes}{when}, in {run.directory.name}."
 
 
 def _when(time_s: float) -> str:

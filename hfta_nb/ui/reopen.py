@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hfta_nb.errors import FamilyError, StoreError, StudyError
+from hfta_nb.records.summaries import USUAL_FOLDER
 from hfta_nb.study import SavedRun, Study, saved_runs
 from hfta_nb.ui.definition import FormValues
 from hfta_nb.ui.run_phase import AT_REST
 from hfta_nb.ui.saved_run import as_interrupted
 from hfta_nb.ui.workbench_protocol import Bench
-
-USUAL_FOLDER = "hfta_runs"
 
 
 def latest(definition: FormValues) -> SavedRun | None:
