@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hfta_nb.engine.array import MemberGenerators, fuse, per_member
-from hfta_nb.engine.array.access import fuse_preallocated
+from hfta_nb.engine.array.access import fuse_preallocated, suits
 from hfta_nb.engine.array.execution_schedule import schedules_of
 from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import FusionError
@@ -159,11 +159,11 @@ def test_a_clone_with_another_lr_has_the_schedule_of_that_lr(kind: str) -> None:
 def test_nothing_is_recorded_anew_for_a_member_put_in_place() -> None:
     step = fused("adam", [0, 1, 2])
     trained(step, [0, 1, 2], [0, 0, 0], 2)
-    ready = [entry for entry in step.array._calls.steps if entry.ready]
+    ready = step.array._calls.steps.programs()
     assert ready
     put_member(step, 1, Origin(fused("adam", [7]), 0))
     trained(step, [0, 7, 2], [0, 2, 0], 1, first=2)
-    assert [entry for entry in step.array._calls.steps if entry.ready] == ready
+    assert step.array._calls.steps.programs() == ready
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     x, y = data(50, 0, 0)
     for _ in range(4):
         step.evaluate(x, y)
-    ready = [entry for entry in step.array._calls.steps if entry.ready]
+    ready = step.array._calls.steps.programs()
     assert ready
     fresh = preallocated([(7, 5, nn.GELU), (8, 7, nn.ReLU)])
     origins = {0: Origin(fresh, 0), 3: Origin(fresh, 1, consumed=True)}
@@ -223,7 +223,7 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
         assert fits(step, place, origin)
         put_member(step, place, origin)
     found = trained(step, [7, 1, 2, 8], [2, 0, 0, 2], 2, first=2)
-    assert [entry for entry in step.array._calls.steps if entry.ready] == ready
+    assert step.array._calls.steps.programs() == ready
     assert architectures.template(3) is template  # not copied
     assert architectures.template(0) is not fresh.array._state.engine.architectures.templates[0]
     losses = step.evaluate(x, y)["loss"]
@@ -241,6 +241,24 @@ def test_members_of_other_width_and_activation_take_places_with_nothing_recorded
     cut = step.select([0, 3])  # narrower members alone keep the layout
     assert trained(cut, [7, 8], [2, 2], 1, first=4)
     assert not fits(step, 1, Origin(preallocated([(9, 12, nn.ReLU), (4, 4, nn.GELU)]), 0))  # no room
+
+
+class ByName(nn.Sequential):
+    def forward(self, x: Any) -> Any:
+        for module in self:
+            x = module(input=x)
+        return x
+
+
+def test_no_other_activation_takes_a_place_where_what_runs_depends_on_which_one_it_is() -> None:
+    torch.manual_seed(0)
+    kinds = [nn.ReLU, nn.GELU, nn.ReLU]
+    one, two, new = [ByName(nn.Linear(5, 4), kind(), nn.Linear(4, 3)).double() for kind in kinds]
+    array = fuse_preallocated([one, two], [0, 1], "first")
+    others = fuse_preallocated([new, copy.deepcopy(two)], [2, 1], "first")
+    assert suits(array, 1, others, 0)
+    array.backward(F.cross_entropy, *data(0, 0, 0))
+    assert not suits(array, 1, others, 0)
 
 
 def test_members_of_a_roomy_array_never_run_alone() -> None:

@@ -88,7 +88,7 @@ class Architectures(Protocol):
 
     @property
     def sites(self) -> Sequence[Site]:
-        """Attributes that are set for the members that run."""
+        """Attributes that are set for the members that run, or for which a replay reads tensors instead."""
 
     def template(self, member: int) -> nn.Module:
         """The plain module of a member."""

@@ -100,8 +100,9 @@ class PaddedArchitectures:
 
     @property
     def sites(self) -> list[Site]:
-        """Attributes that are set for the members that run."""
-        return self.blueprint.sites
+        """Attributes that are set for the members that run, or for which a replay reads tensors instead."""
+        unlike = (m for m in self.blueprint.skeleton.modules() if isinstance(m, Unlike) and m.choice is not None)
+        return [*self.blueprint.sites, *(Site(module, "kind_of", {}) for module in unlike)]
 
     def template(self, member: int) -> nn.Module:
         """The plain module of a member."""

@@ -120,7 +120,9 @@ class Unlike(Holder):
         for kind in self.kinds:
             if kind.training != self.training:
                 kind.train(self.training)
-        if self.choice is not None and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+        if self.choice is not None:
+            if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
+                raise Disagreement("members of one kind run apart, so that none of another kind can come")
             return self._chosen(active(), self.choice, args[0])
         return in_groups(active(), self._kinds, self.kind_of, self._own.current(), args, kwargs)
 
