@@ -1,9 +1,10 @@
 """What a person waits for: whole runs, from starting Python to its end, fused, serial, and by a plain loop.
 
 Six studies, each in fresh processes on one thread: "fused" is `Study`, "serial" `Study(serial=True)`, "plain" a script
-of plain torch with the same models, data, seeds, epochs and validation (`benchmarks/one_run.py`). The three take turns;
-a first round is not counted, in which bytecode is written and kernels are compiled and measured. A ratio is the time of
-serial or plain over fused of one round. The step's ratio is that of plain's steps over fused's, without trials.
+of plain torch with the same models, data, seeds, epochs and validation (`benchmarks/one_run.py`). The three take turns,
+after a fused run that is not counted, in which bytecode is written and kernels are compiled and measured. A ratio is
+the time of serial or plain over fused of one round. The step's ratio is that of plain's steps over fused's, without
+trials.
 
 Phases, in seconds: import (with the start of Python), data, plan (until the first array is built), first step, trials
 (what training takes beyond the usual pace of its steps: ways that are tried, plain modules timed beside), steps,
@@ -59,10 +60,12 @@ def measured(name: str, rounds: int, quick: bool) -> dict[str, Any]:
 
         return timed
 
-    interleaved({way: task(way) for way in WAYS}, rounds, warm_up=0 if quick else 1)
+    if not quick:  # bytecode is written, kernels are compiled and measured
+        run(name, "fused")
+    interleaved({way: task(way) for way in WAYS}, rounds, warm_up=0)
     job = job_of(name, quick)
     size = {"members": job.members, "epochs": job.epochs, "batch_size": job.batch_size, "slots": job.slots}
-    return {"study": name, **size, **summary({way: runs[-rounds:] for way, runs in found.items()})}
+    return {"study": name, **size, **summary(found)}
 
 
 def summary(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
