@@ -28,6 +28,8 @@ class FrontEnd:
     def _take(self, content: dict[str, Any], buffers: list[bytes] | None = None) -> None:
         buffers = buffers or []
         self.messages.append((content, buffers))
+        if content["kind"] == "nothing":
+            return
         if content["full"]:
             self.curves.clear()
             self.states.clear()
@@ -53,6 +55,10 @@ async ({ esm, css, traits }) => {
   style.textContent = css;
   document.head.append(style);
   const listeners = {};
+  // What is asked is asked again when a test says so, not after a time.
+  window.timers = [];
+  window.setTimeout = (again, pause) => timers.push({ again, pause });
+  window.clearTimeout = (number) => { delete timers[number - 1]; };
   const model = {
     sent: [], saved: [],
     get: (name) => traits[name],
@@ -116,6 +122,11 @@ class BrowserFrontEnd:
 
     def _trait(self, change: Any) -> None:
         self.page.evaluate("([name, value]) => model.set(name, value)", [change["name"], change["new"]])
+
+    def hello(self) -> None:
+        """What the page says when it has no state, and the answer."""
+        self.view._handle_custom_msg({"kind": "hello"}, [])
+        self.deliver()
 
     def deliver(self) -> None:
         """Hand the page what was sent, and wait until it has drawn."""

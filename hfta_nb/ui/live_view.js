@@ -70,10 +70,14 @@ class Trace {
 const EMPTY = { t0: null, epochs: 0, metrics: [], members: [], of: 0, axes: [], auto: "", legend: 12 };
 const ENDED = new Set(["DIVERGED", "STOPPED", "PRUNED", "FAILED", "INTERRUPTED", "DELETED"]);
 
+const FIRST_PAUSE_MS = 500;
+const LAST_PAUSE_MS = 30_000;
+
 /** What the kernel told, shared by all views of one model. */
 class Store {
-  constructor(ask) {
-    this.ask = ask;
+  constructor(send) {
+    this.send = send;
+    this.asking = 0; // the timer of the next question
     this.serial = null;
     this.generation = 0; // counts layouts: whatever a view made for an earlier one is void
     this.fulls = 0;
@@ -90,12 +94,28 @@ class Store {
     this.pauses = [];
   }
 
+  /** Ask for everything until it comes: a question may be lost, or wait in the kernel for a cell to end. */
+  ask(pause = FIRST_PAUSE_MS) {
+    this.answered();
+    try { this.send(); } catch { return; } // the kernel is gone
+    this.asking = setTimeout(() => this.ask(Math.min(2 * pause, LAST_PAUSE_MS)), pause);
+  }
+
+  answered() {
+    clearTimeout(this.asking);
+    this.asking = 0;
+  }
+
   take(message, buffers) {
+    if (message.kind === "nothing") this.answered();
     if (message.kind !== "update") return;
     const missed = this.serial === null || message.serial !== this.serial + 1;
     this.serial = message.serial;
-    if (message.full) this.reset(message.layout);
-    else if (missed) this.ask();
+    if (message.answer && !missed && !this.asking) return; // a second answer, or another page's: all of it is here
+    if (message.full) {
+      this.answered();
+      this.reset(message.layout);
+    } else if (missed && !this.asking) this.ask();
     if (!message.full && message.layout) this.relabel(message.layout);
     this.t0 = this.layout.t0 ?? this.t0;
     this.run = message.run;

@@ -17,6 +17,7 @@ from hfta_nb.figures.colors import swept
 from hfta_nb.records.history import History
 from hfta_nb.records.pace import Pace
 from hfta_nb.ui.live_state import LiveState, metrics, split_metric
+from hfta_nb.ui.subshells import follow_page
 
 PERIOD_S = 0.2
 """Shortest time between two messages to the front end while attached to a run."""
@@ -80,6 +81,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._answered = False
         self._flushed_s, self._pace = -1e9, Pace(0.0)
         self._unsubscribe: Callable[[], None] | None = None
+        follow_page()
         super().__init__(**traits)
         self.on_msg(self._on_message)
 
@@ -171,20 +173,23 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         if isinstance(content, dict) and content.get("kind") == "hello":
             with self._lock:
                 self._answered = True
-                self._send_update(full=True)
+                self._send_update(full=False)  # pages that have the rest pass over the answer
+                self._send_update(full=True, answer=True)
 
     def _drain(self) -> None:
         while self._pending:
             self._state.add(self._pending.popleft())
 
-    def _send_update(self, full: bool) -> None:
+    def _send_update(self, full: bool, answer: bool = False) -> None:
         self._drain()
         message = self._state.take(full)
         if message is None:
+            if answer:  # or the front end asks on
+                self.send({"kind": "nothing"})
             return
         header, buffers = message
         self._serial += 1
-        self.send({"kind": "update", "serial": self._serial, **header}, buffers)
+        self.send({"kind": "update", "serial": self._serial, "answer": answer, **header}, buffers)
 
     def _update_traits(self) -> None:
         history = self._state.history

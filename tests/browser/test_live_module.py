@@ -18,6 +18,9 @@ from .live_page import FEW, FRAMES, HIDE, MANY, Open, count, flat, flat_run, hov
 
 pytestmark = pytest.mark.browser
 
+WAITING = "timers.filter(Boolean).length"
+"""How many questions will be asked again."""
+
 
 def test_curves_of_all_members_and_the_device_are_drawn(opened: Open) -> None:
     front = opened(whole_run(FEW))
@@ -39,8 +42,7 @@ def test_before_anything_happened_it_says_so(opened: Open) -> None:
 
 def test_new_points_alone_move_the_picture(opened: Open) -> None:
     front = opened(flat_run(5))
-    front.view._handle_custom_msg({"kind": "hello"}, [])
-    front.deliver()
+    front.hello()
     before, frames = picture(front), front.page.evaluate(FRAMES)
     front.show([epoch_done(6, 4, lambda e, m: 0.5 * m)])
     assert picture(front) != before
@@ -221,6 +223,43 @@ def test_asks_for_the_state_when_it_opens_and_when_it_missed_something(opened: O
     front._held.clear()  # lost on the way
     front.show([epoch_done(5, 4, flat)])
     assert front.page.evaluate("model.sent.length") == 2
+
+
+def test_asks_again_less_and_less_often_until_it_is_answered(opened: Open) -> None:
+    front = opened()
+    for _ in range(8):  # nobody hears it
+        front.page.evaluate("timers.pop().again()")
+    assert front.page.evaluate("model.sent.length") == 9
+    front.page.evaluate("() => { model.send = () => { throw new Error('the kernel is gone'); }; }")
+    pause = front.page.evaluate("timers.at(-1).pause")
+    assert pause == 30_000
+    front.page.evaluate("timers.pop().again()")
+    assert front.page.evaluate(WAITING) == 0
+
+
+def test_first_question_is_lost_and_the_second_answered(opened: Open) -> None:
+    front = opened()
+    for event in flat_run(3):
+        front.view.add(event)
+    front.view.flush()
+    front._held.clear()  # by now, others have it all
+    front.page.evaluate("timers.pop().again()")
+    assert front.page.evaluate("model.sent") == [{"kind": "hello"}] * 2
+    front.hello()
+    assert "for 4 members" in front.page.locator("canvas").first.get_attribute("aria-label")
+    assert front.page.evaluate(WAITING) == 0
+    frames = front.page.evaluate(FRAMES)
+    front.hello()  # the first one came after all
+    assert front.page.evaluate(FRAMES) == frames
+    front.show([epoch_done(4, 4, flat)])
+    assert front.page.evaluate("model.sent.length") == 2
+
+
+def test_stops_asking_where_there_is_no_run_yet(opened: Open) -> None:
+    front = opened()
+    assert front.page.evaluate(WAITING) == 1
+    front.hello()
+    assert front.page.evaluate(WAITING) == 0
 
 
 def test_second_view_of_the_same_widget_shows_everything_at_once(opened: Open) -> None:

@@ -144,6 +144,24 @@ def test_points_not_yet_flushed_reach_a_front_end_that_asks() -> None:
     same(front, folded(whole_run(AXES)))
 
 
+def test_who_asks_is_answered_before_a_run_too() -> None:
+    front = FrontEnd(LiveView())
+    front.hello()
+    assert [content["kind"] for content, _ in front.messages] == ["nothing"]
+
+
+def test_those_that_have_the_rest_get_the_new_points_before_another_page_is_answered() -> None:
+    view = LiveView()
+    front = FrontEnd(view)
+    front.hello()
+    view.start(run_started(AXES))
+    view.add(epoch_done(1, 4, learning))
+    front.hello()
+    (points, _), (answer, _) = front.messages[-2:]
+    assert (points["full"], points["answer"]) == (False, False)
+    assert (answer["full"], answer["answer"]) == (True, True)
+
+
 def test_until_a_front_end_answers_everything_is_sent_each_time() -> None:
     # A kernel that is busy with a cell never hears the request of a view that just opened.
     view = LiveView()
