@@ -73,7 +73,8 @@ function render({ model, el, signal }) {
     const words = "Disconnected: the kernel was restarted or has ended.";
     if (!directory) return [element("span", "", {}, `${words} Run the cell again.`)];
     const call = `Workbench.reattach(${JSON.stringify(directory)})`;
-    const saved = element("span", "", {}, `${words} The run is saved in ${directory}. To go on from there: ${call} `);
+    const kept = model.get("goes_on") ? `goes on without it, unless it had ended, in ${directory}` : `is saved in ${directory}`;
+    const saved = element("span", "", {}, `${words} The run ${kept}. To show it again: ${call} `);
     if (!command || !el.closest(".jp-NotebookPanel")) return [saved];
     // A command of JupyterLab's own, as there is no kernel here to ask.
     const attributes = { type: "button", "data-commandlinker-command": command, "data-commandlinker-args": args };

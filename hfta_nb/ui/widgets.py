@@ -28,6 +28,7 @@ class Bar(anywidget.AnyWidget):  # type: ignore[misc]
         status: the current state, in one line.
         level: "idle", "busy", "good" or "bad".
         directory: where the run is saved, for the words shown when the kernel is gone.
+        goes_on: whether it goes on then.
         way_back: JupyterLab's command, with its arguments as JSON, of the button that is shown then.
         reveal: asks the front end to scroll to the run, once; it answers by setting this back.
         hints: tooltips of controls, by label; ipywidgets itself shows no tooltip on a field with a label.
@@ -39,6 +40,7 @@ class Bar(anywidget.AnyWidget):  # type: ignore[misc]
     title = traitlets.Unicode("hfta_nb").tag(sync=True)
     device = traitlets.Unicode("").tag(sync=True)
     status = traitlets.Unicode("").tag(sync=True)
+    goes_on = traitlets.Bool(False).tag(sync=True)
     level = traitlets.Enum(["idle", "busy", "good", "bad"], "idle").tag(sync=True)
     directory = traitlets.Unicode("").tag(sync=True)
     way_back = traitlets.List(traitlets.Unicode()).tag(sync=True)

@@ -90,7 +90,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._session = Session(where, self._later, self)
         self.steer = self._session.steer  # as the buttons above the table do
         self.define = Define(self._replan, **given)
-        self.bar, self.offer = Bar(), Offer(lambda path: actions.press_reattach(self, path))
+        self.bar = Bar(goes_on=where.detach and where.kind == "worker")
+        self.offer = Offer(lambda path: actions.press_reattach(self, path))
         self.plan_view = PlanView(where, self._later)
         self._planner = Planner(self.define, self.plan_view)
         self._dry_run = DryRun(where.kind, self._later, self._tried)

@@ -1,4 +1,4 @@
-"""The page is reloaded while a run goes on."""
+"""The page is reloaded, or the kernel restarted, while a run goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .test_workbench import shown
 
 pytestmark = pytest.mark.browser
 
-RUN = 'Workbench("mlp", "digits", {"lr": [1e-3, 1e-2], "width": [8, 16]}, epochs=100_000, detach=False)'
+LASTING = 'Workbench("mlp", "digits", {"lr": [1e-3, 1e-2], "width": [8, 16]}, epochs=100_000)'
+RUN = LASTING.replace(")", ", detach=False)")
 LOST = "Cannot handle comm_msg"
 """What the kernel logs of a message of a widget to a subshell that is gone."""
 
@@ -42,3 +43,28 @@ def test_reloaded_page_shows_all_curves_of_the_run_that_goes_on(notebook: Notebo
 @pytest.mark.long
 def test_page_may_be_reloaded_again_and_again(notebook: Notebook, lab: Lab) -> None:
     reload_during_a_run(notebook, lab, times=10)
+
+
+@pytest.mark.long
+def test_a_run_goes_on_when_its_kernel_restarts_and_is_steered_again(notebook: Notebook, lab: Lab) -> None:
+    (screen,) = shown(notebook, lab, "restarted/restarted.ipynb", LASTING)
+    screen.train()
+    directory = str(screen.ask("str(wb.study.directory)"))
+    epoch = int(str(screen.ask("wb.history.members[0].epoch")))
+    notebook.restart()
+    screen.picture("reloaded-kernel-restarted")
+    screen.root.locator(".hfta-gone button").click()
+    notebook.page.locator(".hfta-workbench").wait_for(timeout=90_000)
+    back = Screen(notebook)
+    back.wait_state("running")
+    assert str(back.ask("str(wb.study.directory)")) == directory
+    assert int(str(back.ask("wb.history.members[0].epoch"))) > epoch
+    expect(back.curves).to_have_attribute("aria-label", re.compile("for 4 members"))
+    expect(back.board.locator("tbody tr")).to_have_count(4)
+    notebook.screenshot("reloaded-reattached")
+    notebook.run_cell(f"again = {LASTING}\nagain")
+    again = Screen(notebook, "again", 1)
+    expect(again.root.locator(".hfta-offer")).to_contain_text("There is a run in progress of mlp on digits: 4 variants")
+    again.picture("reloaded-offered")
+    back.button("Stop").click()
+    back.wait_state("stopped")
