@@ -99,7 +99,7 @@ def _in_readme() -> str:
     for row in found["rows"]:
         plain, fused = (row["ways"][way]["run"]["median_s"] for way in ("plain", "fused"))
         ratio = f"**{row['ratios']['plain']['median']:.2f}**"
-        step = f"{row['step_ratio']:.2f}"
+        step = f"{row['step_ratio']:.2f}" if row["step_ratio"] else "-"
         rows.append([RUNS[row["study"]], row["members"], f"{plain:.1f} s", f"{fused:.1f} s", ratio, step])
     about = found["environment"]
     told = (
@@ -125,7 +125,7 @@ def _whole_runs() -> Iterator[str]:
             name = RUNS[row["study"]]
             rows.append([name, way, f"{run['median_s']:.1f}", spread, shown, *times, f"{of['peak_bytes'] / 2**20:.0f}"])
     about, link = found["environment"], "[whole_runs.json](../benchmarks/results/whole_runs.json)"
-    steps = ", ".join(f"{RUNS[row['study']]} {row['step_ratio']:.2f}" for row in found["rows"])
+    steps = ", ".join(f"{RUNS[row['study']]} {row['step_ratio']:.2f}" for row in found["rows"] if row["step_ratio"])
     told = f"{link}: {about['processor']}; `{about['command']}`. {found['what']}."
     ratios = f"A ratio is this way's time over fused's. Of steps alone, plain's over fused's: {steps}."
     yield f"## Whole runs\n\n{told} {ratios}\n\n{_table(head, rows)}"

@@ -16,6 +16,7 @@ validation, checkpoints, end (with the end of Python).
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -65,7 +66,10 @@ def measured(name: str, rounds: int, quick: bool) -> dict[str, Any]:
     interleaved({way: task(way) for way in WAYS}, rounds, warm_up=0)
     job = job_of(name, quick)
     size = {"members": job.members, "epochs": job.epochs, "batch_size": job.batch_size, "slots": job.slots}
-    return {"study": name, **size, **summary(found)}
+    row = {"study": name, **size, **summary(found)}
+    if job.slots:  # its phases come from events of several trials at a time
+        row["step_ratio"] = None
+    return row
 
 
 def summary(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
         rows.append(row)
         times = ", ".join(f"{way} {row['ways'][way]['run']['median_s']:.1f} s" for way in WAYS)
         ratios = ", ".join(f"{ratio['median']:.2f} to {way}" for way, ratio in row["ratios"].items())
-        print(f"{name:15} {times}; {ratios}; steps {row['step_ratio']:.2f}", flush=True)
+        print(f"{name:15} {times}; {ratios}; steps {row['step_ratio'] or math.nan:.2f}", flush=True)
     what = "whole runs in processes of their own, one thread, medians over rounds; seconds by the clock"
     path = write("whole_runs", {"what": what, "rows": rows}, ("torch", "numpy", "optuna"))
     print(path)

@@ -54,8 +54,8 @@ def test_a_run_goes_on_when_its_kernel_restarts_and_is_steered_again(notebook: N
     notebook.restart()
     screen.picture("reloaded-kernel-restarted")
     screen.root.locator(".hfta-gone button").click()
-    notebook.page.locator(".hfta-workbench").wait_for(timeout=90_000)
-    back = Screen(notebook)
+    notebook.page.locator(".hfta-workbench").nth(1).wait_for(timeout=90_000)
+    back = Screen(notebook, "wb", 1)  # below the one that is disconnected
     back.wait_state("running")
     assert str(back.ask("str(wb.study.directory)")) == directory
     assert int(str(back.ask("wb.history.members[0].epoch"))) > epoch
@@ -63,8 +63,10 @@ def test_a_run_goes_on_when_its_kernel_restarts_and_is_steered_again(notebook: N
     expect(back.board.locator("tbody tr")).to_have_count(4)
     notebook.screenshot("reloaded-reattached")
     notebook.run_cell(f"again = {LASTING}\nagain")
-    again = Screen(notebook, "again", 1)
-    expect(again.root.locator(".hfta-offer")).to_contain_text("There is a run in progress of mlp on digits: 4 variants")
+    again = Screen(notebook, "again", 2)
+    offer = "There is a run in progress of mlp on digits: 4 variants"
+    expect(again.root.locator(".hfta-offer")).to_contain_text(offer, timeout=30_000)
     again.picture("reloaded-offered")
     back.button("Stop").click()
     back.wait_state("stopped")
+    notebook.screenshot("reloaded-stopped")
