@@ -100,7 +100,7 @@ def curves_and_utilization_move(screen: Screen) -> None:
     assert screen.steps() > 0
     assert screen.samples() > 1
     expect(screen.root.locator(".hfta-details")).to_contain_text("samples/s")
-    expect(screen.root.locator(".hfta-details")).to_contain_text("serial")
+    expect(screen.root.locator(".hfta-details")).to_contain_text("as fast as one after another")
     screen.notebook.screenshot("quickstart-training")
     screen.picture("quickstart-training-light")
 

@@ -119,4 +119,6 @@ def test_what_is_not_detached_ends_with_the_process_that_started_it(tmp_path: Pa
     process, pid = kernel(tmp_path / "run", 100_000, detach=False)
     end(process)  # type: ignore[operator]
     eventually(lambda: gone(pid), "the worker to end")
-    assert hfta.Study.load(tmp_path / "run", family=build).history.state in (ev.INTERRUPTED, ev.STOPPED)
+    study = hfta.Study.load(tmp_path / "run", family=build)
+    eventually(lambda: study.store.running is False, "what it may have forked to end")
+    assert study.reload().history.state in (ev.INTERRUPTED, ev.STOPPED)

@@ -217,6 +217,13 @@ class PlainStep:
             with unseen(own), alone(own):
                 return given(output, y)
 
+    def watch(self) -> None:
+        """What a step or a validation does beside what a loop of one's own does, without its computations."""
+        for update in (u for u in self.updates if not u.follows):
+            kept = self._functions.of_one((update.score, *kept_by(self.module)))
+            with kept, unseen(self.module), alone(self.module):
+                pass
+
     def _clip(self, update: _Update) -> None:
         if update.limit is not None:
             sharing = [u for u in self.updates if u is update or (u.follows and u.phase is update.phase)]
