@@ -56,6 +56,17 @@ def history_of(store: Store) -> History:
     return history
 
 
+def stores(folder: str | Path) -> list[Store]:
+    """The studies in a folder, the last one written to first.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    places = (place for place in Path(folder).iterdir() if encodes(place.absolute()) and place.is_dir())
+    found = [store for store in map(Store, places) if store.written_s]
+    return sorted(found, key=lambda store: (-store.written_s, store.directory))
+
+
 def summaries(folder: str | Path) -> Iterator[Summary]:
     """The runs of a folder that have begun, the latest first; damaged ones are left out.
 
@@ -63,15 +74,14 @@ def summaries(folder: str | Path) -> Iterator[Summary]:
         StoreError: it can't be read.
     """
     try:
-        places = [place for place in Path(folder).iterdir() if encodes(place.absolute()) and place.is_dir()]
+        found = stores(folder)
     except OSError as error:
         remedy = "give the folder in which runs are: hfta_runs, or another one"
         raise StoreError(f"can't be read ({error.strerror})", where=str(folder), remedy=remedy) from error
-    written = [(time_s, place) for place in places if (time_s := Store(place).written_s)]
-    for _, place in sorted(written, key=lambda found: (-found[0], found[1])):
+    for store in found:
         try:
-            history = history_of(Store(place))
+            history = history_of(store)
         except (StoreError, TypeError, ValueError, KeyError):
             continue
         if history.run is not None:
-            yield Summary(place, history)
+            yield Summary(store.directory, history)

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import StoreError
-from hfta_nb.errors.plain_text import encodes
-from hfta_nb.records.store import Store
-from hfta_nb.records.summaries import COLUMNS, USUAL_FOLDER, summaries
+from hfta_nb.records.summaries import COLUMNS, USUAL_FOLDER, stores, summaries
 from hfta_nb.study.reading import checked
 
 if TYPE_CHECKING:
@@ -46,22 +44,17 @@ def saved_runs(folder: str | Path, most: int = 100) -> Iterator[SavedRun]:
         folder: the folder, which need not exist.
         most: the number of directories to read, the latest first.
     """
-    places = [(time_s, place) for place in _directories(Path(folder)) if (time_s := Store(place).written_s)]
-    for time_s, place in sorted(places, key=lambda found: (-found[0], found[1]))[:most]:
-        store = Store(place)
+    try:
+        found = stores(folder)
+    except OSError:
+        return
+    for store in found[:most]:
         try:
-            run, begun = _described(place, checked(store), time_s), store.has_events
+            run, begun = _described(store.directory, checked(store), store.written_s), store.has_events
         except (StoreError, TypeError, ValueError):
             continue  # damaged, or of another version
         if begun:
             yield replace(run, running=store.running is True)
-
-
-def _directories(folder: Path) -> list[Path]:
-    try:
-        return [place for place in folder.iterdir() if encodes(place.absolute()) and place.is_dir()]
-    except OSError:
-        return []
 
 
 def _described(place: Path, saved: Mapping[str, Any], time_s: float) -> SavedRun:
