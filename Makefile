@@ -28,6 +28,11 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=$(WORKERS)
 TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder -p no:nbval tests
 # Belongs to the lock's torch (a test compares them).
 TORCHVISION := torchvision==0.28.0
+# Checks the types of the front end. It runs on the Node.js that Playwright brings, as the front end's tests do, and comes
+# from npm's registry by JupyterLab's own client.
+TYPESCRIPT := 7.0.2
+TSC := $(VENV)/typescript-$(TYPESCRIPT)
+NODE = PATH="$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/playwright/driver):$$PATH"
 # The oldest release of Optuna that pyproject.toml allows, and the last of its major version: both have to do.
 OPTUNA4 ?= 'optuna==4.*'
 # Where Sphinx and what it needs lie, beside the environment, which `make lab` and `make test` need not wait for.
@@ -37,7 +42,7 @@ BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
+.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types front format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
 	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -68,8 +73,18 @@ lint: venv ## ruff's rules and formatting
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 
-types: venv ## mypy, strict
+types: venv front ## mypy, strict, and tsc for the front end
 	nice $(BIN)/mypy
+
+front: venv $(TSC)/installed ## tsc, strict, for the front end
+	$(NODE) node $(TSC)/node_modules/typescript/bin/tsc
+
+$(TSC)/installed: | venv
+	rm -rf $(TSC)
+	mkdir $(TSC)
+	cd $(TSC) && touch yarn.lock && $(NODE) YARN_NODE_LINKER=node-modules YARN_ENABLE_TELEMETRY=0 \
+		../bin/jlpm add --exact typescript@$(TYPESCRIPT) >install.log || { cat install.log; exit 1; }
+	touch $@
 
 pytest: venv $(BROWSER) ## the tests of `make test`; PYTEST_ARGS="-k name"
 	$(TESTS) -m "not long" $(PYTEST_ARGS)

@@ -12,7 +12,7 @@ from hfta_nb.ui.live_view import LiveView
 
 
 class FrontEnd:
-    """Takes a view's messages and puts the curves together again, the way `live_view.js` does."""
+    """Takes a view's messages and puts the curves together again, the way `ui/front/store.js` does."""
 
     def __init__(self, view: LiveView) -> None:
         self.view = view
@@ -48,7 +48,7 @@ class FrontEnd:
 PAGE = """<!doctype html><html><head><meta charset="utf-8"><style>body {{ margin: 8px; {body} }}</style></head>
 <body {attributes}><div id="root"></div></body></html>"""
 
-# As much of a widget's model as live_view.js uses.
+# As much of a widget's model as the live view uses.
 MODEL = """
 async ({ esm, css, traits }) => {
   const style = document.createElement("style");
@@ -105,7 +105,7 @@ DARK = (
 
 
 class BrowserFrontEnd:
-    """A LiveView whose messages go to live_view.js in a page, and whose traits come from there."""
+    """A LiveView whose messages go to its script in a page, and whose traits come from there."""
 
     def __init__(self, page: Any, view: LiveView) -> None:
         self.page = page

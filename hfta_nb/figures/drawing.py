@@ -110,7 +110,7 @@ def scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], log_x: bool, log_y: b
 
 
 def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
-    """As in live_view.js: a member at 1e12 must not flatten the others, and every finite member must be visible."""
+    """As in the live view: a member at 1e12 must not flatten the others, and every finite member must be visible."""
     ends = [(min(values), max(values), sound) for sound, values in curves if values]
     if not ends:
         return 0.0, 1.0

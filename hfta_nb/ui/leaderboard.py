@@ -13,8 +13,8 @@ from hfta_nb import events as ev
 from hfta_nb.figures import colors
 from hfta_nb.records.history import History, Member
 from hfta_nb.search.grid import show
+from hfta_nb.ui.front_end import source
 from hfta_nb.ui.text import metric, number, score
-from hfta_nb.ui.widgets import source
 
 Row = dict[str, Any]
 

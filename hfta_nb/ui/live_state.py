@@ -18,7 +18,7 @@ from hfta_nb.records.history import Curve, History, Member
 from hfta_nb.search.grid import show
 
 LIMIT = 4096
-"""A curve with more points than this is thinned; `live_view.js` has the same number."""
+"""A curve with more points than this is thinned; `front/trace.js` has the same number."""
 
 DEVICE = -1
 """The owner of curves of device measurements; other curves are owned by a member's id."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from hfta_nb import events as ev
 from hfta_nb.figures.colors import swept
 from hfta_nb.records.history import History
 from hfta_nb.records.pace import Pace
+from hfta_nb.ui.front_end import source
 from hfta_nb.ui.live_state import LiveState, metrics, split_metric
 from hfta_nb.ui.subshells import follow_page
 
@@ -25,7 +25,6 @@ PERIOD_S = 0.2
 _UNHEARD_PERIOD_S = 1.0
 _UNHEARD_POINTS = 50_000
 _BACKLOG = 2048
-_HERE = Path(__file__).parent
 
 
 class Handle(Protocol):
@@ -58,8 +57,8 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         LiveView()
     """
 
-    _esm = (_HERE / "live_view.js").read_text("utf-8")
-    _css = (_HERE / "live_view.css").read_text("utf-8")
+    _esm = source("live_view.js")
+    _css = source("live_view.css")
 
     metric = traitlets.Unicode("").tag(sync=True)
     x_axis = traitlets.Enum(["epoch", "step", "time"], "epoch").tag(sync=True)

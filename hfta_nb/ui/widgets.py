@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import anywidget
 import ipywidgets
 import traitlets
 
-_HERE = Path(__file__).parent
-
-
-def source(name: str) -> str:
-    """A file of this package: a script or a style sheet."""
-    return (_HERE / name).read_text("utf-8")
+from hfta_nb.ui.front_end import source
 
 
 class Bar(anywidget.AnyWidget):  # type: ignore[misc]

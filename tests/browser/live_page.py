@@ -1,4 +1,4 @@
-"""Pages with a live view of a made-up run, for the tests of live_view.js."""
+"""Pages with a live view of a made-up run, for the tests of its front end."""
 
 from __future__ import annotations
 

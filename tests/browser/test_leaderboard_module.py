@@ -1,4 +1,4 @@
-"""leaderboard.js alone in a Chromium: a page with the part of a widget's model that it uses, without Jupyter."""
+"""The leaderboard alone in a Chromium: a page with the part of a widget's model that it uses, without Jupyter."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from front_end import open_page
 from run_events import folded, whole_run
 
 from hfta_nb import events as ev
+from hfta_nb.ui.front_end import source
 from hfta_nb.ui.leaderboard import table_of
-from hfta_nb.ui.widgets import source
 
 pytestmark = pytest.mark.browser
 

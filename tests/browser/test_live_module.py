@@ -1,9 +1,8 @@
-"""live_view.js alone in a Chromium: a page with the part of a widget's model that it uses, without Jupyter."""
+"""The live view alone in a Chromium: a page with the part of a widget's model that it uses, without Jupyter."""
 
 from __future__ import annotations
 
 import math
-import random
 
 import pytest
 from front_end import DARK
@@ -11,8 +10,6 @@ from run_events import T0, cpu_sample, epoch_done, gpu_sample, learning, run_sta
 
 from hfta_nb import events as ev
 from hfta_nb.figures import colors
-from hfta_nb.records.history import Curve
-from hfta_nb.ui.live_state import LIMIT, thin
 
 from .live_page import FEW, FRAMES, HIDE, MANY, Open, count, flat, flat_run, hover, picture, settle
 
@@ -286,54 +283,6 @@ def test_closed_view_draws_no_more(opened: Open) -> None:
     front.show([epoch_done(4, 4, flat)])
     front.page.evaluate("document.body.dataset.jpThemeLight = 'false'; settled()")
     assert front.page.evaluate("stats.frames") == frames
-
-
-def test_page_thins_curves_as_python_does(opened: Open) -> None:
-    chance = random.Random(5)
-    values = [chance.gauss(0, 1) if i % 97 else math.nan for i in range(3 * LIMIT)]
-    got = opened().page.evaluate(
-        """(values) => {
-          const trace = new module.Trace();
-          values.forEach((v, i) => trace.add(i / 10, 3 * i, i / 5, v === null ? NaN : v));
-          return [...trace.step.subarray(0, trace.n)];
-        }""",
-        [None if math.isnan(v) else v for v in values],
-    )
-    curve = Curve()
-    for i, value in enumerate(values):
-        curve.add(i / 10, 3 * i, value, i / 5)
-        thin(curve)
-    assert got == curve.steps
-
-
-def test_resumed_run_drops_points_in_the_page_too(opened: Open) -> None:
-    steps = opened().page.evaluate(
-        """() => {
-          const trace = new module.Trace();
-          for (const step of [1, 2, 3, 4, 5, 3, 4]) trace.add(step, step, step, step);
-          return [...trace.step.subarray(0, trace.n)];
-        }"""
-    )
-    assert steps == [1, 2, 3, 4]
-
-
-def test_smoothing_starts_unbiased_and_skips_nan(opened: Open) -> None:
-    got = opened().page.evaluate("[...module.smooth([4, NaN, 2], 3, 0.5)].map((v) => Number.isNaN(v) ? null : v)")
-    assert got == [4, None, pytest.approx((0.5 * 0.5 * 4 + 0.5 * 2) / 0.75)]
-
-
-@pytest.mark.parametrize(
-    ("call", "expected"),
-    [
-        ("module.ticks(0, 1, false, 5, String)", ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
-        ("module.ticks(1, 3, false, 5, String, true)", ["1", "2", "3"]),
-        ("module.ticks(-4, 0, true, 5, (v) => v.toExponential())", ["1e-4", "1e-3", "1e-2", "1e-1", "1e+0"]),
-        ("module.ticks(0, 1.2, true, 5, String)", ["1", "2", "5", "10"]),
-        ("module.ticks(-20, 20, true, 4, String)", ["1e-20", "1e-10", "1", "10000000000", "100000000000000000000"]),
-    ],
-)
-def test_ticks(opened: Open, call: str, expected: list[str]) -> None:
-    assert opened().page.evaluate(f"{call}.map((t) => t.text).filter(Boolean)") == expected
 
 
 @pytest.mark.each("value", every=2)

@@ -1,4 +1,4 @@
-"""Pointer and keyboard input in live_view.js, alone in a Chromium."""
+"""Pointer and keyboard input in the live view, alone in a Chromium."""
 
 from __future__ import annotations
 

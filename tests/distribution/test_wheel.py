@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_package_and_no_more(wheel: Path) -> None:
 
 @pytest.mark.long
 def test_the_live_view_has_its_script_and_style(site: Path) -> None:
-    assert (site / "hfta_nb" / "ui" / "live_view.js").stat().st_size > 0
+    assert (site / "hfta_nb" / "ui" / "front" / "live_view.js").stat().st_size > 0
     assert (site / "hfta_nb" / "ui" / "live_view.css").stat().st_size > 0
 
 

@@ -15,6 +15,7 @@ from hfta_nb.records.history import Curve
 from hfta_nb.ui import live_view
 from hfta_nb.ui.live_state import DEVICE, LIMIT, STEP_LOSS, thin
 from hfta_nb.ui.live_view import LiveView
+from tests.node import result
 
 
 def test_events_that_nobody_flushes_do_not_pile_up() -> None:
@@ -68,6 +69,25 @@ def test_thinning_leaves_short_curves_alone_and_stands_nan() -> None:
     thin(lost)
     assert len(lost.values) < LIMIT
     assert len(lost.steps) == len(lost.times) == len(lost.epochs) == len(lost.values)
+
+
+def test_the_page_thins_curves_as_python_does() -> None:
+    chance = random.Random(5)
+    values = [chance.gauss(0, 1) if i % 97 else math.nan for i in range(3 * LIMIT)]
+    kept = result(
+        "trace.js",
+        """(() => {
+          const trace = new module.Trace();
+          given.forEach((v, i) => trace.add(i / 10, 3 * i, i / 5, v ?? NaN));
+          return [...trace.step.subarray(0, trace.n)];
+        })()""",
+        [None if math.isnan(v) else v for v in values],
+    )
+    curve = Curve()
+    for i, value in enumerate(values):
+        curve.add(i / 10, 3 * i, value, i / 5)
+        thin(curve)
+    assert kept == curve.steps
 
 
 def test_device_measurements_are_bounded_too() -> None:

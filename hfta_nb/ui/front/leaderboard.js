@@ -2,85 +2,88 @@
 
 const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows would stall
 
-function element(tag, css = "", attributes = {}, text = "") {
-  const made = document.createElement(tag);
-  if (css) made.className = css;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text) made.textContent = text;
-  return made;
-}
+import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
+import { adds } from "./pointer.js";
 
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
+/** @import { Model, Stroke } from "./types.d.ts" */
 
-/** Order of two sort keys; what is missing comes last, whichever way the column is sorted. */
-function compare(a, b, sign) {
+/** @typedef {string | number | null} Key */
+/** @typedef {{ key: string, label: string, title: string, number: boolean }} Column */
+/**
+ * A member as the kernel describes it; `leaderboard.py` writes these.
+ * @typedef {{ id: number, state: string, reason: string, cells: string[], keys: Key[], swatch: Stroke, stop: boolean,
+ *   take: boolean }} Row
+ * A member's elements.
+ * @typedef {{ tr: HTMLElement, cells: HTMLElement[], stop: HTMLButtonElement, take: HTMLButtonElement,
+ *   mark: ReturnType<typeof strokeMark> }} Line
+ */
+
+/** Order of two sort keys; what is missing comes last, whichever way the column is sorted. @param {Key | undefined} a @param {Key | undefined} b @param {number} sign */
+export function compare(a, b, sign) {
   if (a === null || a === undefined) return b === null || b === undefined ? 0 : 1;
   if (b === null || b === undefined) return -1;
   if (typeof a === "number" && typeof b === "number") return sign * (a - b);
   return sign * String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 
-function swatch(stroke) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-  for (const [k, v] of Object.entries({ width: 18, height: 10, "aria-hidden": "true", class: "hfta-swatch" })) svg.setAttribute(k, v);
-  for (const [k, v] of Object.entries({ x1: 1, x2: 17, y1: 5, y2: 5, "stroke-width": 3 })) line.setAttribute(k, v);
-  svg.append(line);
-  paint(svg, stroke);
-  return svg;
-}
-
-function paint(svg, stroke) {
+/** @param {ReturnType<typeof strokeMark>} mark @param {Stroke} stroke */
+function paint({ svg, stroke: line }, stroke) {
   // Both colours are given; the style sheet takes the one of the theme.
   svg.style.setProperty("--hfta-light", stroke.light);
   svg.style.setProperty("--hfta-dark", stroke.dark);
-  svg.firstChild.setAttribute("stroke-dasharray", stroke.dash.map((d) => d / 1.5).join(" "));
+  line.setAttribute("stroke-dasharray", stroke.dash.map((d) => d / 1.5).join(" "));
 }
 
 class Board {
+  /** @param {Model} model @param {HTMLElement} el @param {AbortSignal} signal */
   constructor(model, el, signal) {
-    Object.assign(this, { model, el, signal });
-    this.rows = new Map();
-    this.order = [];
+    this.model = model;
+    this.signal = signal;
+    this.columns = /** @type {Column[]} */ ([]);
+    this.rows = /** @type {Map<number, Line>} */ (new Map());
+    this.order = /** @type {number[]} */ ([]);
     this.limit = MOST_ROWS;
     this.held = false;
-    this.current = null; // the row that the keyboard is on
-    this.build();
-    const redraw = () => this.draw();
-    for (const name of ["table", "selected", "sort_by", "descending", "query"]) {
-      model.on(`change:${name}`, redraw);
-      signal.addEventListener("abort", () => model.off(`change:${name}`, redraw));
-    }
+    this.current = /** @type {number | null} */ (null); // the row that the keyboard is on
+    this.stamp = "";
+    this.root = element("div", "hfta-board");
+    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr=0.01 running" });
+    this.count = element("span", "hfta-count", { "aria-live": "polite" });
+    this.clear = element("button", "hfta-clear", { type: "button", title: "Select no member" }, "clear selection");
+    this.frame = element("div", "hfta-board-frame");
+    this.table = element("table", "hfta-leaderboard", { role: "grid", "aria-multiselectable": "true", "aria-label": "leaderboard" });
+    this.head = element("thead");
+    this.body = element("tbody");
+    this.more = element("button", "hfta-more-rows", { type: "button" }, "show all");
+    this.build(el);
+    onTraits(model, ["table", "selected", "sort_by", "descending", "query"], signal, () => this.draw());
     this.draw();
   }
 
+  /**
+   * @template {keyof HTMLElementEventMap} T
+   * @param {HTMLElement} node
+   * @param {T} type
+   * @param {(event: HTMLElementEventMap[T]) => void} listener
+   */
   on(node, type, listener) { node.addEventListener(type, listener, { signal: this.signal }); }
 
+  /** @param {Record<string, unknown>} changes */
   set(changes) {
     for (const [name, value] of Object.entries(changes)) this.model.set(name, value);
     this.model.save_changes();
   }
 
-  build() {
-    this.root = element("div", "hfta-board");
+  /** @param {HTMLElement} el */
+  build(el) {
     const tools = element("div", "hfta-board-tools");
     const label = element("label", "", { title: "Show only rows that contain all these words; lr=0.01 is a value of a column" }, "filter ");
-    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr=0.01 running" });
     label.append(this.filter);
-    this.count = element("span", "hfta-count", { "aria-live": "polite" });
-    this.clear = element("button", "hfta-clear", { type: "button", title: "Select no member" }, "clear selection");
     tools.append(label, this.count, this.clear);
-    this.frame = element("div", "hfta-board-frame");
-    this.table = element("table", "hfta-leaderboard", { role: "grid", "aria-multiselectable": "true", "aria-label": "leaderboard" });
-    this.head = element("thead");
-    this.body = element("tbody");
     this.table.append(this.head, this.body);
     this.frame.append(this.table);
-    this.more = element("button", "hfta-more-rows", { type: "button" }, "show all");
     this.root.append(tools, this.frame, this.more);
-    this.el.append(this.root);
+    el.append(this.root);
     this.on(this.filter, "input", () => this.set({ query: this.filter.value }));
     this.on(this.clear, "click", () => this.set({ selected: [] }));
     this.on(this.more, "click", () => { this.limit = Infinity; this.draw(); });
@@ -105,10 +108,10 @@ class Board {
   // Drawing.
 
   draw() {
-    const { columns, rows, of = 0 } = this.model.get("table");
+    const { columns, rows, of = 0 } = /** @type {{ columns: Column[], rows: Row[], of?: number }} */ (this.model.get("table"));
     this.columns = columns;
     this.drawHead();
-    const query = this.model.get("query");
+    const query = /** @type {string} */ (this.model.get("query"));
     if (document.activeElement !== this.filter && this.filter.value !== query) this.filter.value = query;
     const wanted = query.toLowerCase().split(/\s+/).map((word) => word.replace(/,$/, "")).filter(Boolean);
     const found = this.sorted(rows.filter((row) => wanted.every((word) => this.fits(row, word))));
@@ -122,20 +125,21 @@ class Board {
     this.root.dataset.empty = String(!rows.length);
   }
 
-  /** Whether a row contains a word, or has a value in a column: `lr=0.01`, as labels of members write it. */
+  /** Whether a row contains a word, or has a value in a column: `lr=0.01`, as labels of members write it. @param {Row} row @param {string} word */
   fits(row, word) {
     const [, name, value] = /^([^=]+)=(.*)$/.exec(word) ?? [];
-    const at = this.columns.findIndex((c) => name === c.label.toLowerCase() || name === c.key.split(":").pop().toLowerCase());
+    const at = this.columns.findIndex((c) => name === c.label.toLowerCase() || name === c.key.split(":").at(-1)?.toLowerCase());
     if (at < 0) return row.cells.join(" ").toLowerCase().includes(word);
     const text = row.cells[at].toLowerCase();
     return value === "" || text === value || (text !== "" && Number(text) === Number(value));
   }
 
+  /** @param {Row[]} rows */
   sorted(rows) {
     const at = this.columns.findIndex((c) => c.key === this.model.get("sort_by"));
     if (at < 0) return rows;
     const sign = this.model.get("descending") ? -1 : 1;
-    return rows.map((row, i) => [row, i]).sort(([a, i], [b, j]) => compare(a.keys[at], b.keys[at], sign) || i - j).map(([row]) => row);
+    return [...rows].sort((a, b) => compare(a.keys[at], b.keys[at], sign)); // equal ones keep their places
   }
 
   drawHead() {
@@ -157,12 +161,13 @@ class Board {
       this.order = [];
       this.body.replaceChildren();
     }
-    for (const th of this.head.querySelectorAll("th[data-key]")) {
+    for (const th of /** @type {NodeListOf<HTMLElement>} */ (this.head.querySelectorAll("th[data-key]"))) {
       const sorts = th.dataset.key === this.model.get("sort_by");
       th.setAttribute("aria-sort", sorts ? (this.model.get("descending") ? "descending" : "ascending") : "none");
     }
   }
 
+  /** @param {string} key */
   sort(key) {
     const again = this.model.get("sort_by") === key;
     // Scores are looked at from the largest down, the rest from the smallest up.
@@ -170,31 +175,36 @@ class Board {
     this.set({ sort_by: key, descending: again ? !this.model.get("descending") : first });
   }
 
+  /** @param {Row[]} shown */
   place(shown) {
     const ids = shown.map((row) => row.id);
     const kept = new Set(ids);
     for (const [id, line] of this.rows) if (!kept.has(id)) { line.tr.remove(); this.rows.delete(id); }
-    const selected = new Set(this.model.get("selected"));
+    const selected = /** @type {Set<number>} */ (new Set(this.model.get("selected")));
     for (const row of shown) this.refresh(row, selected);
     const hold = this.held && this.order.length === ids.length && this.order.every((id) => kept.has(id));
     if (!hold && (this.order.length !== ids.length || this.order.some((id, i) => id !== ids[i]))) {
       const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
-      this.body.append(...ids.map((id) => this.rows.get(id).tr));
-      focused?.focus({ preventScroll: true }); // a node that is moved loses the focus
+      for (const id of ids) this.body.append(this.line(id).tr);
+      if (focused instanceof HTMLElement) focused.focus({ preventScroll: true }); // a node that is moved loses the focus
       this.order = ids;
     }
-    if (!this.rows.has(this.current)) this.current = this.order[0] ?? null;
+    if (this.current === null || !this.rows.has(this.current)) this.current = this.order[0] ?? null;
     for (const [id, line] of this.rows) this.reachable(line, id === this.current);
   }
 
+  /** What stands for a member that is shown. @param {number} id */
+  line(id) {
+    const line = this.rows.get(id) ?? this.make(id);
+    this.rows.set(id, line);
+    return line;
+  }
+
+  /** @param {Row} row @param {Set<number>} selected */
   refresh(row, selected) {
-    let line = this.rows.get(row.id);
-    if (!line) {
-      line = this.make(row.id, row);
-      this.rows.set(row.id, line);
-    }
+    const line = this.line(row.id);
     row.cells.forEach((text, i) => setText(line.cells[i], text));
-    paint(line.swatch, row.swatch);
+    paint(line.mark, row.swatch);
     line.tr.dataset.state = row.state;
     line.tr.title = row.reason ? `${row.state}: ${row.reason}` : "";
     line.tr.setAttribute("aria-selected", String(selected.has(row.id)));
@@ -202,24 +212,22 @@ class Board {
     line.take.disabled = !row.take;
   }
 
-  make(id, row) {
+  /** @param {number} id @returns {Line} */
+  make(id) {
     const tr = element("tr");
     tr.dataset.member = String(id);
-    const marks = [];
+    const mark = strokeMark("hfta-swatch");
     const cells = this.columns.map((column) => {
       const td = element("td", column.number ? "hfta-number" : "");
       td.dataset.key = column.key;
       const text = element("span");
-      if (column.key === "member") {
-        marks.push(swatch(row.swatch));
-        td.append(marks[0]);
-      }
+      if (column.key === "member") td.append(mark.svg);
       td.append(text);
       tr.append(td);
       return text;
     });
     const actions = element("td", "hfta-actions");
-    const button = (kind, text, label, title) => {
+    const button = (/** @type {string[]} */ ...[kind, text, label, title]) => {
       const made = element("button", `hfta-row-${kind}`, { type: "button", "aria-label": label, title }, text);
       this.on(made, "click", (event) => {
         event.stopPropagation();
@@ -231,40 +239,46 @@ class Board {
     const stop = button("stop", "Stop", `stop #${id}`, "Stop this member; the others continue");
     const take = button("take", "Take home", `take #${id} home`, "Its best weights as a plain module, and the code that gets them");
     tr.append(actions);
-    return { tr, cells, stop, take, swatch: marks[0] };
+    return { tr, cells, stop, take, mark };
   }
 
   // Selection, by pointer and by keyboard.
 
+  /** @param {Line} line @param {boolean} yes */
   reachable(line, yes) {
     for (const node of [line.tr, line.stop, line.take]) node.tabIndex = yes ? 0 : -1;
   }
 
+  /** @param {MouseEvent} event */
   clicked(event) {
-    const tr = event.target.closest("tr");
-    if (tr && !event.target.closest("button")) this.select(Number(tr.dataset.member), event.shiftKey || event.ctrlKey || event.metaKey);
+    const target = /** @type {Element} */ (event.target);
+    const tr = target.closest("tr");
+    if (tr && !target.closest("button")) this.select(Number(tr.dataset.member), adds(event));
   }
 
+  /** @param {number} id @param {boolean} several */
   select(id, several) {
     this.current = id;
-    const before = this.model.get("selected");
+    const before = /** @type {number[]} */ (this.model.get("selected"));
     let after = before.length === 1 && before[0] === id ? [] : [id];
     if (several) after = before.includes(id) ? before.filter((i) => i !== id) : [...before, id];
     this.set({ selected: after });
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
-    const tr = event.target.closest("tr");
-    if (!tr || event.target !== tr) return;
+    const tr = event.target;
+    if (!(tr instanceof HTMLTableRowElement)) return;
     const id = Number(tr.dataset.member);
     const at = this.order.indexOf(id);
-    const moves = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.order.length - 1 };
-    if (event.key === " " || event.key === "Enter") this.select(id, event.shiftKey || event.ctrlKey || event.metaKey);
+    const moves = /** @type {Record<string, number>} */ ({ ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.order.length - 1 });
+    if (event.key === " " || event.key === "Enter") this.select(id, adds(event));
     else if (event.key in moves) this.focus(this.order[Math.min(this.order.length - 1, Math.max(0, moves[event.key]))]);
     else return;
     event.preventDefault();
   }
 
+  /** @param {number} id */
   focus(id) {
     this.current = id;
     for (const [other, line] of this.rows) this.reachable(line, other === id);
@@ -272,14 +286,4 @@ class Board {
   }
 }
 
-export { compare };
-
-export default {
-  render({ model, el, signal }) {
-    // Older versions of anywidget give no signal but call what is returned.
-    const controller = new AbortController();
-    signal?.addEventListener("abort", () => controller.abort());
-    new Board(model, el, controller.signal);
-    return () => controller.abort();
-  },
-};
+export default { render: lasting(({ model, el, signal }) => { new Board(model, el, signal); }) };

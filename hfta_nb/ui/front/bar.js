@@ -1,18 +1,17 @@
 // The head of a Workbench. Names come from people: they reach the page by textContent alone.
 
-function element(tag, css = "", attributes = {}, text = "") {
-  const made = document.createElement(tag);
-  if (css) made.className = css;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text) made.textContent = text;
-  return made;
-}
+import { element, lasting, onTraits, setText } from "./page.js";
 
-/** What the widgets around lack: keys stay with the control that has the focus, and hints for controls with a label. */
+/**
+ * What the widgets around lack: keys stay with the control that has the focus, and hints for controls with a label.
+ * @param {HTMLElement} root
+ * @param {() => Record<string, string>} hints
+ * @param {AbortSignal} signal
+ */
 function adopt(root, hints, signal) {
   // Without the attribute JupyterLab takes keys that are pressed on a button for its own shortcuts.
   root.setAttribute("data-lm-suppress-shortcuts", "true");
-  const hint = (event) => {
+  const hint = (/** @type {Event} */ event) => {
     const control = event.target;
     if (!(control instanceof HTMLInputElement || control instanceof HTMLSelectElement)) return;
     const label = control.closest(".jupyter-widgets")?.querySelector("label")?.textContent;
@@ -22,13 +21,13 @@ function adopt(root, hints, signal) {
   root.addEventListener("focusin", hint, { signal });
 }
 
-/** The part of the page that scrolls, as JupyterLab has it, or the window. */
+/** The part of the page that scrolls, as JupyterLab has it, or the window. @param {Element} root */
 function frame(root) {
   const outer = root.closest(".jp-WindowedPanel-outer");
   return outer ? outer.getBoundingClientRect() : { top: 0, bottom: innerHeight };
 }
 
-/** Scrolls to where the run is to be watched, unless that is on the screen already. */
+/** Scrolls to where the run is to be watched, unless that is on the screen already. @param {Element} root */
 function scrollTo(root) {
   const train = root.querySelector(".hfta-train") ?? root;
   const seen = frame(root);
@@ -39,9 +38,7 @@ function scrollTo(root) {
   (whole.height <= seen.bottom - seen.top ? root : train).scrollIntoView({ block: "start" });
 }
 
-function render({ model, el, signal }) {
-  const controller = new AbortController();
-  signal?.addEventListener("abort", () => controller.abort());
+export default { render: lasting(({ model, el, signal }) => {
   const bar = element("div", "hfta-bar");
   const title = element("strong", "hfta-name");
   const status = element("span", "hfta-status", { role: "status", "aria-live": "polite" });
@@ -53,12 +50,11 @@ function render({ model, el, signal }) {
 
   const draw = () => {
     title.textContent = model.get("title");
-    if (status.textContent !== model.get("status")) status.textContent = model.get("status");
+    setText(status, model.get("status"));
     status.dataset.level = model.get("level");
     device.textContent = model.get("device");
   };
-  const names = ["title", "status", "level", "device"];
-  for (const name of names) model.on(`change:${name}`, draw);
+  onTraits(model, ["title", "status", "level", "device"], signal, draw);
 
   // JupyterLab puts this class on every view whose kernel is gone, and takes it off when it is back.
   const connection = () => {
@@ -84,8 +80,8 @@ function render({ model, el, signal }) {
   // Once the sections above and below have found their places.
   let [frames, still, height] = [0, 0, -1];
   const settled = () => {
-    const root = el.closest(".hfta-workbench");
-    if (controller.signal.aborted || !model.get("reveal")) return;
+    const root = /** @type {HTMLElement | null} */ (el.closest(".hfta-workbench"));
+    if (signal.aborted || !model.get("reveal")) return;
     still = root?.offsetHeight && root.offsetHeight === height ? still + 1 : 0;
     height = root?.offsetHeight ?? -1;
     if (frames++ < 180 && still < 6) { requestAnimationFrame(settled); return; }
@@ -94,27 +90,20 @@ function render({ model, el, signal }) {
     if (root) scrollTo(root);
   };
   const reveal = () => { [frames, still, height] = [0, 0, -1]; if (model.get("reveal")) requestAnimationFrame(settled); };
-  model.on("change:reveal", reveal);
+  onTraits(model, ["reveal"], signal, reveal);
   const observer = new MutationObserver(connection);
   observer.observe(el, { attributes: true, attributeFilter: ["class"] });
   let tries = 0;
   const attached = () => {
-    const root = el.closest(".hfta-workbench");
+    const root = /** @type {HTMLElement | null} */ (el.closest(".hfta-workbench"));
     if (root) {
-      adopt(root, () => model.get("hints"), controller.signal);
+      adopt(root, () => model.get("hints"), signal);
       observer.observe(root, { attributes: true, attributeFilter: ["class"] });
       connection();
-    } else if (tries++ < 300 && !controller.signal.aborted) requestAnimationFrame(attached);
+    } else if (tries++ < 300 && !signal.aborted) requestAnimationFrame(attached);
   };
   attached();
   draw();
   reveal();
-  controller.signal.addEventListener("abort", () => {
-    observer.disconnect();
-    for (const name of names) model.off(`change:${name}`, draw);
-    model.off("change:reveal", reveal);
-  });
-  return () => controller.abort();
-}
-
-export default { render };
+  signal.addEventListener("abort", () => observer.disconnect());
+}) };

@@ -1,18 +1,14 @@
 // The head of a section. The fold is made here and linked to the body in the front end: it works while the kernel is busy.
 
+import { element, lasting, onTraits } from "./page.js";
+
 let made = 0;
 
-function render({ model, el }) {
-  const head = document.createElement("h3");
-  head.className = "hfta-head";
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "hfta-fold";
-  const title = document.createElement("span");
-  title.className = "hfta-title-text";
-  const summary = document.createElement("span");
-  summary.className = "hfta-summary";
-  summary.id = `hfta-summary-${++made}`;
+export default { render: lasting(({ model, el, signal }) => {
+  const head = element("h3", "hfta-head");
+  const button = element("button", "hfta-fold", { type: "button" });
+  const title = element("span", "hfta-title-text");
+  const summary = element("span", "hfta-summary", { id: `hfta-summary-${++made}` });
   button.setAttribute("aria-describedby", summary.id);
   button.append(title);
   head.append(button);
@@ -39,10 +35,6 @@ function render({ model, el }) {
   };
   button.addEventListener("click", fold);
   summary.addEventListener("click", () => { if (!String(getSelection())) fold(); });
-  const names = ["title", "summary", "unfolded"];
-  for (const name of names) model.on(`change:${name}`, draw);
+  onTraits(model, ["title", "summary", "unfolded"], signal, draw);
   draw();
-  return () => { for (const name of names) model.off(`change:${name}`, draw); };
-}
-
-export default { render };
+}) };

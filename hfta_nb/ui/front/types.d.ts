@@ -1,0 +1,140 @@
+/** What passes between the modules of the front end; only `tsc` reads this file. */
+
+import type { Plot } from "./plot.js";
+import type { Trace } from "./trace.js";
+
+/** The part of an anywidget model that is used. */
+export interface Model {
+  get(name: string): any;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  send(message: object): void;
+  on(name: string, callback: (...values: any[]) => void): void;
+  off(name: string, callback: (...values: any[]) => void): void;
+}
+
+/** What anywidget hands to `render`. */
+export interface Place { model: Model; el: HTMLElement; signal?: AbortSignal }
+
+/** A colour for each theme, and the lengths of a dashed line. */
+export interface Stroke { light: string; dark: string; dash: number[] }
+
+/** A member as the kernel lays it out; `live_state.py` writes these. */
+export interface MemberLayout extends Stroke { id: number; label: string; config: [string, string][] }
+
+export interface Member extends MemberLayout {
+  place: number; // in the layout
+  state: string;
+  reason: string;
+  curves: Map<string, Trace>;
+}
+
+/** An axis of the grid: its values, a colour of each, and which of them each member has. */
+export interface Axis {
+  name: string;
+  numeric: boolean;
+  values: string[];
+  light: string[];
+  dark: string[];
+  of: number[];
+}
+
+/** A metric, and its curves by split. */
+export interface Metric { name: string; label: string; train?: string; validation?: string }
+
+export interface Layout {
+  t0: number | null;
+  epochs: number;
+  metrics: Metric[];
+  members: MemberLayout[];
+  of: number; // how many members there are, of which these are drawn
+  axes: Axis[];
+  auto: string; // the axis that sets colours where none is chosen
+  legend: number; // with more members than this the legend shows the axis
+}
+
+export interface Run { state: string; reason: string; phase: string; epochs_done: number }
+
+/** A measurement of the device. */
+export interface DeviceLine extends Stroke {
+  key: string;
+  label: string;
+  kind: "fraction" | "memory" | "other";
+  faint: boolean;
+}
+
+/** A message of the kernel. */
+export interface Update {
+  kind: "update" | "nothing";
+  serial: number;
+  answer: boolean;
+  full: boolean;
+  layout?: Layout;
+  device?: DeviceLine[];
+  run: Run;
+  pauses: [number, number | null][];
+  states: [number, string, string][];
+  curves: [owner: number, name: string, count: number][];
+}
+
+export type Interval = [low: number, high: number];
+export type Point = { x: number; y: number };
+export type Format = (value: number, digits?: number) => string;
+export type Values = Float32Array | Float64Array;
+export type Split = "train" | "validation";
+export type TimeAxis = "epoch" | "step" | "time";
+
+export interface Tick { at: number; text: string }
+
+/** An axis of a plot as its panel wants it: extents are of logarithms if `log`. */
+export interface AxisSpec { extent: Interval; log: boolean; format: Format; title?: string; whole?: boolean }
+
+export interface Scene { x: AxisSpec; y: AxisSpec; empty: string }
+
+/** An axis of a plot as it is drawn: values to pixels and back. */
+export interface Scale {
+  low: number;
+  high: number;
+  log: boolean;
+  per: number; // pixels per unit
+  whole: Interval; // all of the data
+  px(value: number): number;
+  at(value: number): number; // of a logarithm already taken
+  inverse(px: number): number;
+}
+
+/** A curve that is drawn: of one member and split. */
+export interface Series { member: Member; trace: Trace; part: Split; main: boolean; xs: Values; ys: Values }
+
+/** A point of a curve. */
+export interface Spot { series: Series; index: number }
+
+export interface TipRow { color: string; dash: number[]; name: string; near?: boolean; cells: string[] }
+
+export interface Tip { head: string; columns: string[]; rows: TipRow[]; notes: string[] }
+
+export interface Theme {
+  dark: boolean;
+  paper: string;
+  ink: string;
+  font: string;
+  muted: string;
+  line: string;
+  accent: string;
+}
+
+/** What fills a plot. */
+export interface Panel {
+  margin: { left?: number; right?: number; top?: number; bottom?: number };
+  fixedY: boolean;
+  scene(): Scene;
+  paint(c: CanvasRenderingContext2D, plot: Plot): void;
+  above?(c: CanvasRenderingContext2D, plot: Plot): void;
+  hover(plot: Plot, at: Point): Member | null;
+  click?(plot: Plot, at: Point, several: boolean): void;
+  press?(several: boolean): void;
+  walk(plot: Plot, dx: number, dy: number): void;
+  forget(): void;
+  tip(): Tip | null;
+  describe(): string;
+}
