@@ -10,7 +10,7 @@ import pytest
 from hfta_nb.errors import GridError
 from hfta_nb.figures import colors
 from hfta_nb.records.events import VariantRecord
-from hfta_nb.search.grid import Grid
+from hfta_nb.search.grid import Grid, Variant
 
 
 def luminance(color: str) -> float:
@@ -146,14 +146,31 @@ def test_device_names_and_kinds() -> None:
     assert len(set(fractions)) == 3
 
 
-def test_few_cores_are_told_apart_and_many_stand_behind_their_mean() -> None:
-    few = colors.device_lines([f"core{i}" for i in range(4)])
-    assert [line.stroke for line in few] == list(colors.OKABE_ITO[:4])
-    assert colors.core_mean({"core0": 0.5, "core1": 1.0}) is None
+def test_cores_stand_behind_their_mean_in_no_members_colour() -> None:
+    assert colors.CPU not in colors.OKABE_ITO
+    assert colors.core_mean({"power_w": 0.5}) is None
+    assert colors.core_mean({"core0": 0.5, "core1": 1.0}) == 0.75
+    together = colors.cores_together({"core0": 0.5, "power_w": 9.0, "core1": 1.0})
+    assert together == {"core_mean": 0.75, "core_min": 0.5, "core_max": 1.0, "power_w": 9.0}
+    assert [(line.kind, line.stroke) for line in colors.device_lines(together)][:3] == [
+        ("fraction", colors.CPU),
+        ("spread", colors.CPU),
+        ("spread", colors.CPU),
+    ]
     values = {f"core{i}": i / 15 for i in range(16)}
     assert colors.core_mean(values) == pytest.approx(0.5)
     many = colors.device_lines(values)
     assert [line.key for line in many if not line.faint] == [colors.CORES]
+
+
+def test_names_are_made_of_the_axes_that_vary() -> None:
+    varied = [(0.1, 1), (0.1, True), (0.2, 1)]  # in Python 1 == True
+    records = [Variant(i, {"lr": lr, "batch_size": 64, "bias": bias}, 0) for i, (lr, bias) in enumerate(varied)]
+    assert colors.varying(records) == ["lr", "bias"]
+    assert colors.label(records[1], colors.varying(records)) == "#1 lr=0.1, bias=True"
+    assert colors.label(records[1]) == "#1 lr=0.1, batch_size=64, bias=True"
+    assert colors.varying(records[:1]) == []
+    assert colors.label(records[0], []) == "#0"
 
 
 def test_importing_it_pulls_in_no_matplotlib() -> None:

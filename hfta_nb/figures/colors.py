@@ -107,9 +107,22 @@ def member(variant: int) -> Stroke:
     return _cycle(variant)
 
 
-def label(variant: Drawn) -> str:
-    """A member's name, for example ``#3 lr=0.001, width=16``."""
-    return Variant(variant.id, variant.config, variant.seed).label.strip()
+def label(variant: Drawn, names: Iterable[str] | None = None) -> str:
+    """A member's name, for example ``#3 lr=0.001, width=16``.
+
+    Args:
+        variant: the member.
+        names: the axes to name; all where None. See `varying`.
+    """
+    kept = variant.config if names is None else {n: variant.config[n] for n in names if n in variant.config}
+    return Variant(variant.id, kept, variant.seed).label.strip()
+
+
+def varying(variants: Iterable[Drawn]) -> list[str]:
+    """The axes in which members differ."""
+    configs = [v.config for v in variants]
+    names = dict.fromkeys(name for config in configs for name in config)
+    return [n for n in names if any(not _same(c.get(n), configs[0].get(n)) for c in configs)]
 
 
 @dataclass(frozen=True)
@@ -244,9 +257,10 @@ class DeviceLine:
     Attributes:
         key: its name in `DeviceSampled.values`, or `CORES`.
         label: its displayed name.
-        kind: "fraction" (0..1), "memory" (bytes), or "other" (only shown as a number).
+        kind: "fraction" (0..1), "spread" (one end of a band around one), "memory" (bytes), or "other" (only shown as a
+            number).
         stroke: how it is drawn.
-        faint: whether it is one of many cores, drawn behind their mean.
+        faint: whether it is one of several cores, drawn behind their mean.
     """
 
     key: str
@@ -257,9 +271,12 @@ class DeviceLine:
 
 
 CORES = "core_mean"
-"""Name of the mean over cores, which is drawn if there are many cores."""
+"""Name of the mean over cores."""
+SPREAD = ("core_min", "core_max")
+"""Names of the least and the greatest load of a core."""
 
-_MANY_CORES = 8
+CPU = Stroke("#7a5230", "#c8a27a")
+"""How the load of the CPU is drawn: in no member's colour."""
 _DEVICE_LABELS = {
     "sm_active": "SM active",
     "sm_occupancy": "SM occupancy",
@@ -273,7 +290,7 @@ _DEVICE_LABELS = {
     "power_w": "power",
 }
 _GPU_FRACTIONS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "gpu_utilization")
-_DEVICE_KINDS = ("fraction", "memory", "other")
+_DEVICE_KINDS = ("fraction", "spread", "memory", "other")
 _UNIT = re.compile(r"_(bytes|w|c|j|s|hz|mhz|per_s)$")
 _CORE = re.compile(r"core\d+$")
 _MEMORY = {
@@ -283,40 +300,45 @@ _MEMORY = {
 
 
 def core_mean(values: Mapping[str, float]) -> float | None:
-    """The mean load of the cores in a sample; None if they are few enough to be drawn one by one."""
+    """The mean load of the cores in a sample; None where it has none."""
     cores = [value for key, value in values.items() if _CORE.match(key)]
-    return sum(cores) / len(cores) if len(cores) > _MANY_CORES else None
+    return sum(cores) / len(cores) if cores else None
+
+
+def cores_together(values: Mapping[str, float]) -> dict[str, float]:
+    """A sample with the mean, the least and the greatest load of the cores instead of each one's."""
+    cores = [value for key, value in values.items() if _CORE.match(key)]
+    rest = {key: value for key, value in values.items() if not _CORE.match(key)}
+    return {CORES: sum(cores) / len(cores), SPREAD[0]: min(cores), SPREAD[1]: max(cores), **rest} if cores else rest
 
 
 def device_lines(keys: Iterable[str]) -> tuple[DeviceLine, ...]:
     """How each measurement in a device's samples is drawn."""
     names = list(dict.fromkeys(keys))
-    many = sum(bool(_CORE.match(k)) for k in names) > _MANY_CORES
-    if many:
+    if any(_CORE.match(k) for k in names):
         names = [CORES, *(k for k in names if k != CORES)]
-    lines = [_device_line(key, many, place) for key, place in _numbered(names)]
+    lines = [_device_line(key, place) for key, place in _numbered(names)]
     return tuple(sorted(lines, key=lambda line: _DEVICE_KINDS.index(line.kind)))
 
 
 def _numbered(names: list[str]) -> list[tuple[str, int]]:
     # A GPU's fractions have fixed places in the palette; cores and other values use those after them.
-    others = [CORES, *(k for k in names if k not in _DEVICE_LABELS and not _UNIT.search(k))]
-    free = [k for k in others if k in names]
+    free = [k for k in names if k not in _DEVICE_LABELS and not _UNIT.search(k) and not k.startswith("core")]
     first = len(_GPU_FRACTIONS) if any(k in _GPU_FRACTIONS for k in names) else 0
     places = {k: i for i, k in enumerate(_GPU_FRACTIONS)} | {k: first + i for i, k in enumerate(free)}
     return [(k, places.get(k, 0)) for k in names]
 
 
-def _device_line(key: str, many_cores: bool, place: int) -> DeviceLine:
+def _device_line(key: str, place: int) -> DeviceLine:
     text = _DEVICE_LABELS.get(key, key.replace("_", " "))
     if key in _MEMORY:
         return DeviceLine(key, text, "memory", _MEMORY[key])
     if _UNIT.search(key):
         return DeviceLine(key, text, "other", _cycle(0))
+    if key in (CORES, *SPREAD):
+        return DeviceLine(key, text, "fraction" if key == CORES else "spread", CPU)
     if _CORE.match(key):
-        if many_cores:
-            return DeviceLine(key, f"core {key[4:]}", "fraction", Stroke("#9a9a9a", "#7d7d7d"), faint=True)
-        return DeviceLine(key, f"core {key[4:]}", "fraction", _cycle(place))
+        return DeviceLine(key, f"core {key[4:]}", "fraction", Stroke("#9a9a9a", "#7d7d7d"), faint=True)
     return DeviceLine(key, text, "fraction", _cycle(place))
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hfta_nb.errors import HftaError
 from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import plain
+from hfta_nb.figures.limits import extent
 from hfta_nb.records import events as ev
 from hfta_nb.records.history import Curve, History, Member
 
@@ -41,18 +42,19 @@ def draw_curves(
     grid_axes = history.run.axes if history.run else {}
     scheme = colors.Scheme(members, grid_axes, color_by)
     other = "train_" + metric.removeprefix("val_") if train and metric.startswith("val_") else ""
-    lines = []
+    lines, trained = [], []
     for member in members:
         stroke = scheme.stroke(member)
         if other in member.curves:
-            _line(axes, history, member.curves[other], stroke, x_axis, log_y, dotted=True)
+            curve = member.curves[other]
+            trained.append((member, _line(axes, history, curve, stroke, x_axis, log_y, dotted=True)))
         lines.append(_line(axes, history, member.curves.get(metric, Curve()), stroke, x_axis, log_y))
     dotted = ", training dotted" if other and any(other in m.curves for m in members) else ""
     some = f" ({len(members)} of {len(history.members)} members)" if len(members) < len(history.members) else ""
     dress(axes, metric.replace("val_", "validation ").replace("_", " ") + dotted + some, X_LABELS[x_axis])
     place_ticks(axes, history, x_axis)
     if any(len(line.get_xdata()) for line in lines):
-        scale(axes, list(zip(members, lines, strict=True)), log_x, log_y)
+        scale(axes, [*zip(members, lines, strict=True), *trained], _best(history), log_x, log_y)
     else:
         say(axes, f"no points of {plain(metric)} yet" if members else "no run yet")
     for member, line in zip(members, lines, strict=True):
@@ -61,7 +63,8 @@ def draw_curves(
     if scheme.axis is not None:
         color_bar(axes, scheme.axis)
     if 0 < len(members) <= colors.MAX_LEGEND:
-        legend(axes, [(line, _name(member)) for member, line in zip(members, lines, strict=True)], room)
+        names = colors.varying(members)
+        legend(axes, [(line, _name(member, names)) for member, line in zip(members, lines, strict=True)], room)
 
 
 def place_ticks(axes: Axes, history: History, x_axis: str) -> None:
@@ -97,36 +100,16 @@ def _line(
     return line
 
 
-def scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], log_x: bool, log_y: bool) -> None:
+def scale(axes: Axes, drawn: Sequence[tuple[Member, Any]], best: Member | None, log_x: bool, log_y: bool) -> None:
     lines = [line for _, line in drawn]
     if log_x and any(x > 0 for line in lines for x in line.get_xdata()):
         axes.set_xscale("log")
     if log_y and any(y > 0 for line in lines for y in line.get_ydata()):
         axes.set_yscale("log")
     elif not log_y:
-        axes.set_ylim(
-            *_extent([(m.state != ev.DIVERGED, list(filter(math.isfinite, line.get_ydata()))) for m, line in drawn])
-        )
-
-
-def _extent(curves: Sequence[tuple[bool, list[float]]]) -> tuple[float, float]:
-    """As in the live view: a member at 1e12 must not flatten the others, and every finite member must be visible."""
-    ends = [(min(values), max(values), sound) for sound, values in curves if values]
-    if not ends:
-        return 0.0, 1.0
-    lows, highs = sorted((e[0] for e in ends), reverse=True), sorted(e[1] for e in ends)
-    low, high = lows[-1], highs[-1]
-    if len(ends) >= 3:
-        quarter = (len(ends) - 1) // 4
-        top = max([highs[quarter], *(e[0] for e in ends if e[2])])
-        bottom = min([lows[quarter], *(e[1] for e in ends if e[2])])
-        # Curves that cross may overlap little, so the range of each one counts.
-        ranges = sorted(e[1] - e[0] for e in ends)
-        reach = 4 * (max(abs(top - bottom), ranges[quarter]) or abs(top) or 1.0)
-        inside = [v for _, values in curves for v in values if bottom - reach <= v <= top + reach]
-        low, high = min(inside), max(inside)
-    room = 0.05 * (high - low) or 0.1 * abs(high) or 0.5
-    return low - room, high + room
+        low, high = extent([(m is best, list(filter(math.isfinite, line.get_ydata()))) for m, line in drawn])
+        room = 0.05 * (high - low) or 0.1 * abs(high) or 0.5
+        axes.set_ylim(low - room, high + room)
 
 
 def _mark_end(axes: Axes, line: Any) -> None:
@@ -305,8 +288,13 @@ def color_bar(axes: Axes, axis: colors.AxisColors) -> None:
     bar.set_label(plain(axis.name), color=INK)
 
 
-def _name(member: Member) -> str:
-    name = plain(colors.label(member))
+def _best(history: History) -> Member | None:
+    leader = history.leader
+    return leader if leader and math.isfinite(leader.best_value) else None
+
+
+def _name(member: Member, names: Sequence[str]) -> str:
+    name = plain(colors.label(member, names))
     return f"{name} ({member.state.lower()})" if _ended(member) else name
 
 

@@ -13,6 +13,7 @@ from hfta_nb import events as ev
 from hfta_nb.figures import colors
 from hfta_nb.records.history import History, Member
 from hfta_nb.search.grid import show
+from hfta_nb.ui.blown_up import blown_up
 from hfta_nb.ui.front_end import source
 from hfta_nb.ui.text import metric, number, score
 
@@ -27,7 +28,7 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
 
     Attributes:
         table: "columns" (key, label, title, number), "of" (how many members there are) and "rows" (id, state, reason,
-            cells, keys, swatch, stop, take), ready to display; "keys" are the sort keys of cells.
+            cells, keys, swatch, stop, take, best), ready to display; "keys" are the sort keys of cells.
         selected: ids of the selected members.
         sort_by: key of the column that sorts; "rank" for the leaderboard's own order.
         descending: whether the largest come first.
@@ -84,13 +85,18 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     checked = any(m.check for m in history.members.values())
     if checked:
         columns.append(_column("check", "against serial", "Largest difference from training alone", True))
+    hopeless = blown_up(history)
     scheme = colors.Scheme(list(history.members.values()), run.axes, color_by)
     rows = []
     board = history.leaderboard()
     for rank, member in enumerate(board[:MOST_ROWS], 1):
         found = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
+        if member.id in hopeless:
+            found["state"] = f"{found['state'][0]}, blown up", found["state"][1]
         cells = [found[column["key"]] for column in columns]
-        rows.append(_row(member, cells, scheme.stroke(member), history))
+        row = _row(member, cells, scheme.stroke(member), history)
+        best = rank == 1 and math.isfinite(member.best_value)
+        rows.append({**row, "reason": member.reason or hopeless.get(member.id, ""), "best": best})
     return {"columns": columns, "rows": rows, "of": len(board)}
 
 

@@ -16,6 +16,7 @@ from hfta_nb import events as ev
 from hfta_nb.figures import colors
 from hfta_nb.records.history import Curve, History, Member
 from hfta_nb.search.grid import show
+from hfta_nb.ui.blown_up import blown_up
 
 LIMIT = 4096
 """A curve with more points than this is thinned; `front/trace.js` has the same number."""
@@ -191,12 +192,8 @@ class LiveState:
         last = max((curve.times[-1] for curve in self.device.values()), default=-math.inf)
         if event.time_s <= last:
             return
-        values = dict(event.values)
-        mean = colors.core_mean(values)
-        if mean is not None:
-            values[colors.CORES] = mean
         self._samples += 1
-        for key, value in values.items():
+        for key, value in colors.cores_together(event.values).items():
             for curve in (self.device.setdefault(key, Curve()), self._new.setdefault((DEVICE, key), Curve())):
                 curve.add(math.nan, self._samples, value, event.time_s)
                 thin(curve)
@@ -206,7 +203,15 @@ class LiveState:
         epochs_done: float = max((m.epoch for m in self._drawn.values()), default=0)
         if history.progress:
             epochs_done = max(epochs_done, history.progress.epochs_done)
-        return {"state": history.state, "reason": history.reason, "phase": history.phase, "epochs_done": epochs_done}
+        leader = history.leader
+        return {
+            "state": history.state,
+            "reason": history.reason,
+            "phase": history.phase,
+            "epochs_done": epochs_done,
+            "best": leader.id if leader and math.isfinite(leader.best_value) else None,
+            "blown": [[i, why] for i, why in blown_up(history).items() if i in self._drawn],
+        }
 
 
 def layout(history: History, variants: Sequence[Member]) -> dict[str, Any]:
@@ -219,11 +224,13 @@ def layout(history: History, variants: Sequence[Member]) -> dict[str, Any]:
     run = history.run
     axes = run.axes if run else {}
     names = colors.swept(axes)
+    varying = colors.varying(history.members.values())
     return {
         "t0": history.begin_s if run else None,
         "epochs": run.epochs if run else 0,
         "metrics": metrics(run.metrics if run else ()),
-        "members": [_member(v) for v in variants],
+        "device": run.device if run else "",
+        "members": [_member(v, varying) for v in variants],
         "of": len(history.members),
         "axes": [_axis(colors.axis(n, colors.values_of(n, variants, axes)), variants) for n in names],
         "auto": colors.color_axis(len(variants), axes),
@@ -250,10 +257,10 @@ def split_metric(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _member(variant: Member) -> dict[str, Any]:
+def _member(variant: Member, names: Sequence[str]) -> dict[str, Any]:
     stroke = colors.member(variant.id)
     config = [[name, show(value)] for name, value in variant.config.items()]
-    return {"id": variant.id, "label": colors.label(variant), "config": config, **_paint(stroke)}
+    return {"id": variant.id, "label": colors.label(variant, names), "config": config, **_paint(stroke)}
 
 
 def _axis(axis: colors.AxisColors, variants: Sequence[Member]) -> dict[str, Any]:
@@ -268,7 +275,7 @@ def _axis(axis: colors.AxisColors, variants: Sequence[Member]) -> dict[str, Any]
 
 
 def _line(line: colors.DeviceLine) -> dict[str, Any]:
-    return {"key": line.key, "label": line.label, "kind": line.kind, "faint": line.faint, **_paint(line.stroke)}
+    return {"key": line.key, "label": line.label, "kind": line.kind, **_paint(line.stroke)}
 
 
 def _paint(stroke: colors.Stroke) -> dict[str, Any]:

@@ -28,14 +28,11 @@ def device_words(history: History) -> list[str]:
     """The last utilization of the device: ``SM active 92%``, ``memory 41 GiB``."""
     if not history.samples:
         return []
-    values = dict(history.samples[-1].values)
-    mean = colors.core_mean(values)
-    if mean is not None:
-        values[colors.CORES] = mean
+    values = colors.cores_together(history.samples[-1].values)
     found = []
     for line in colors.device_lines(values):
         value = values.get(line.key, math.nan)
-        if line.faint or not math.isfinite(value) or line.kind == "other":
+        if not math.isfinite(value) or line.kind not in ("fraction", "memory"):
             continue
         found.append(f"{line.label} {memory(value) if line.kind == 'memory' else f'{100 * value:.0f}%'}")
     return found[:_MEASUREMENTS]

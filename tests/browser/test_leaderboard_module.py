@@ -80,6 +80,13 @@ def trait(page: Any, name: str) -> Any:
 AXES = {"lr": [1e-3, 1e-2], "act": ["relu", EVIL]}
 
 
+def test_the_best_row_stands_out(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES))
+    best = page.locator("tbody tr[data-best=true]")
+    assert best.count() == 1
+    assert int(best.get_attribute("data-member")) == order(page)[0]
+
+
 def test_rows_are_sorted_by_their_heads(opened: Callable[..., Any]) -> None:
     shown = table(AXES)
     page = opened(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from front_end import DARK
@@ -138,6 +139,44 @@ def test_canvases_say_what_they_show(opened: Open) -> None:
     assert "SM active 95%" in device.get_attribute("aria-label")
     front.show([ev.RunChanged(T0 + 99, ev.FAILED, "the worker died")])
     assert "run failed: the worker died" in front.page.locator("[aria-live=polite]").inner_text()
+
+
+def test_hopeless_members_leave_the_scale_and_the_best_stands_out(opened: Open) -> None:
+    events = [
+        run_started(FEW, 20),
+        *(epoch_done(e, 4, lambda e, m: 1e5 * e if m == 3 else flat(e, m)) for e in range(1, 6)),
+    ]
+    front = opened([*events, ev.MemberImproved(T0 + 9, 0, 1, "val_loss", 1.0)])
+    label = front.page.locator("canvas").first
+    assert "1 member off scale, up to 500000" in label.get_attribute("aria-label")
+    assert label.get_attribute("aria-label").endswith("4 waiting, 1 blown up")
+    chips = front.page.locator(".hfta-curves .hfta-chip b").all_inner_texts()
+    assert chips == ["best", "", "", "blown up"]
+    best, other = count(front, colors.member(0).light), count(front, colors.member(1).light)
+    assert best > 1.5 * other > 100  # on the screen, and wider
+    # The axis spans the planned run: more epochs leave the points where they are.
+    before = hover(front, 0.12, 0.5)
+    assert "epoch 3 " in before
+    front.show([epoch_done(6, 4, flat)])
+    assert hover(front, 0.12, 0.5) == before
+    fit = front.page.get_by_role("button", name="fit to selection")
+    assert fit.is_hidden()
+    front.set(selected=[1])
+    fit.click()
+    settle(front)
+    front.page.mouse.move(2, 2)
+    settle(front)
+    assert count(front, colors.member(0).light) < best / 2  # its training curve alone lies near
+    assert front.page.get_by_role("button", name="reset zoom").is_visible()
+
+
+def test_cores_are_one_line_with_a_band_in_a_small_panel(opened: Open) -> None:
+    front = opened(whole_run(FEW, sample=lambda s: cpu_sample(s, 4)))
+    assert front.page.locator(".hfta-device .hfta-chip").all_inner_texts()[0].startswith("CPU, mean of cores")
+    assert count(front, colors.CPU.light, "device") > 100
+    curves, device = (front.page.locator(f"canvas[data-panel={name}]").bounding_box() for name in ("curves", "device"))
+    assert device["width"] * device["height"] < 0.25 * curves["width"] * curves["height"]
+    assert re.search(r"cores from \d+% to \d+%", hover(front, 0.5, 0.5, "device"))
 
 
 def test_ended_member_has_a_cross_and_its_reason(opened: Open) -> None:
@@ -297,4 +336,4 @@ def test_any_value_draws(opened: Open, value: float, log_y: bool) -> None:
 def test_one_point_and_one_measurement_can_be_seen(opened: Open) -> None:
     front = opened([run_started(FEW), epoch_done(1, 4, flat), cpu_sample(1.0)])
     assert count(front, colors.member(2).light) > 8
-    assert count(front, colors.OKABE_ITO[1].light, "device") > 8
+    assert count(front, colors.CPU.light, "device") > 8

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import traitlets
 from front_end import FrontEnd
-from run_events import T0, cpu_sample, run_started
+from run_events import T0, cpu_sample, epoch_done, run_started
 
 from hfta_nb import events as ev
 from hfta_nb.figures import colors
@@ -30,6 +31,31 @@ def test_layout_names_and_colours() -> None:
     assert lr["light"] == [s.light for s in colors.axis("lr", (1e-3, 1e-2)).strokes]
     assert lr["of"] == [0, 1, 0, 1]
     assert layout["auto"] == ""
+
+
+def test_names_leave_out_what_all_members_share() -> None:
+    view = LiveView()
+    front = FrontEnd(view)
+    view.start(run_started({"lr": [1e-3, 1e-2], "batch_size": [64]}))
+    assert [m["label"] for m in front.messages[-1][0]["layout"]["members"]] == ["#0 lr=0.001", "#1 lr=0.01"]
+
+
+def test_the_best_and_the_blown_up_are_named() -> None:
+    view = LiveView()
+    front = FrontEnd(view)
+    view.start(run_started(AXES))
+    assert front.messages[-1][0]["run"] | {"best": None, "blown": []} == front.messages[-1][0]["run"]
+    losses = [[2.3, 2.2, 2.4, 2.3], [1.0, 0.9, 2.3, 1e5], [0.8, 0.7, math.nan, 20.0]]
+    for epoch, row in enumerate(losses, 1):
+        view.add(epoch_done(epoch, 4, lambda _, m, row=row: row[m]))
+    view.add(ev.MemberImproved(T0 + 7, 1, 3, "val_loss", 0.7))
+    view.flush()
+    run = front.messages[-1][0]["run"]
+    assert run["best"] == 1
+    assert run["blown"] == []  # 20 * 0.8 is less than ten times what they begin at
+    view.add(epoch_done(4, 4, lambda _, m: 1e5 if m == 3 else 0.5))
+    view.flush()
+    assert front.messages[-1][0]["run"]["blown"] == [[3, "blown up: its training loss is 8e+04, members begin at 1.84"]]
 
 
 def test_colour_is_by_an_axis_beyond_twelve_members() -> None:
@@ -59,8 +85,9 @@ def test_cores_and_their_mean() -> None:
     mean = sum(v for k, v in sample.values.items() if k.startswith("core")) / 16
     assert front.curves[(DEVICE, colors.CORES)].values[0] == pytest.approx(mean, rel=1e-6)
     lines = front.messages[-1][0]["device"]
-    assert lines[0]["key"] == colors.CORES
-    assert sum(line["faint"] for line in lines) == 16
+    assert [line["key"] for line in lines if line["kind"] in ("fraction", "spread")] == [colors.CORES, *colors.SPREAD]
+    cores = [v for k, v in sample.values.items() if k.startswith("core")]
+    assert front.curves[(DEVICE, "core_max")].values[0] == pytest.approx(max(cores), rel=1e-6)
 
 
 def test_measurement_that_appears_later_is_announced() -> None:
@@ -75,7 +102,12 @@ def test_measurement_that_appears_later_is_announced() -> None:
     assert "device" not in front.messages[-1][0]
     view.add(ev.DeviceSampled(T0 + 3, "cpu", {"core0": 0.5, "power_w": 30.0}))
     view.flush()
-    assert [line["key"] for line in front.messages[-1][0]["device"]] == ["core0", "power_w"]
+    assert [line["key"] for line in front.messages[-1][0]["device"]] == [
+        "core_mean",
+        "core_min",
+        "core_max",
+        "power_w",
+    ]
 
 
 def test_traits_follow_the_run() -> None:

@@ -97,6 +97,6 @@ def test_device_measurements_are_bounded_too() -> None:
     for i in range(3 * LIMIT):
         view.add(ev.DeviceSampled(T0 + i, "cpu", {"core0": 1.0 if i == 1000 else 0.25}))
     view.flush()
-    curve = front.curves[(DEVICE, "core0")]
+    curve = front.curves[(DEVICE, "core_mean")]
     assert len(curve.values) <= LIMIT
     assert max(curve.values) == 1.0

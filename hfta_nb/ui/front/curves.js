@@ -1,9 +1,9 @@
 // The curves of the members.
 
-import { extent, pad } from "./limits.js";
+import { extent, offScale, pad, wholeExtent } from "./limits.js";
 import { formatNumber, formatTime } from "./numbers.js";
-import { paintCurves } from "./paint_curves.js";
-import { followed, nearestSpot, nextSpot, tipOf } from "./read_curves.js";
+import { paintCurves, sayOffScale } from "./paint_curves.js";
+import { followed, nearestSpot, nextSpot, offScaleWords, tipOf } from "./read_curves.js";
 import { smooth } from "./trace.js";
 
 /** @import { Plot } from "./plot.js" */
@@ -28,6 +28,7 @@ export class CurvesPanel {
     this.near = /** @type {Spot | null} */ (null); // what the pointer or the keyboard is at
     this.stamp = "";
     this.range = /** @type {Interval} */ ([0, 1]);
+    this.off = { above: "", below: "" }; // what the range leaves out
     this.cache = /** @type {WeakMap<Trace, { version: number, weight: number, values: Values }>} */ (new WeakMap());
   }
 
@@ -104,6 +105,8 @@ export class CurvesPanel {
       high = Math.max(high, log ? Math.log10(xs[trace.n - 1]) : xs[trace.n - 1]);
     }
     if (!(low <= high) && !log) return [0, (this.xAxis === "epoch" && this.view.store.layout.epochs) || 1];
+    const end = this.plannedEnd();
+    high = Math.max(high, log ? Math.log10(end) : end);
     if (!log && this.xAxis === "epoch" && high - low < 1) {
       // Epochs are whole: a single one stands between its neighbours.
       const [first, last] = [Math.floor(low), Math.ceil(high)];
@@ -112,20 +115,42 @@ export class CurvesPanel {
     return pad([low, high], log, 0.01);
   }
 
+  /** Where the run will end as it is planned, so that curves grow into the plot; 0 where it is over or nobody knows. */
+  plannedEnd() {
+    const { layout: { epochs }, over } = this.view.store;
+    if (over || this.xAxis === "time") return 0;
+    if (this.xAxis === "epoch") return epochs;
+    const steps = this.shown.map(({ trace: { epoch, step, n } }) => (step[n - 1] / epoch[n - 1]) * epochs);
+    return Math.max(0, ...steps.filter(Number.isFinite));
+  }
+
+  /** Shows all of the selected members' curves, and as little else as possible. @param {Plot} plot */
+  fit(plot) {
+    const chosen = new Set(this.view.get("selected"));
+    const series = this.shown.filter((s) => chosen.has(s.member.id));
+    const log = this.view.get("log_y");
+    if (series.length) plot.setZoom("y", pad(wholeExtent(series, log), log, 0.04));
+  }
+
   /** @param {boolean} log */
   extentY(log) {
     const versions = this.shown.map((s) => s.trace.version).join();
     const traits = ["metric", "split", "smoothing"].map((name) => this.view.get(name));
-    const stamp = [versions, this.view.store.fulls, log, ...traits].join();
+    const { fulls, run: { best } } = this.view.store;
+    const stamp = [versions, fulls, log, best, ...traits].join();
     if (stamp !== this.stamp) {
       this.stamp = stamp;
-      this.range = pad(extent(this.shown, log), log, 0.04);
+      this.range = pad(extent(this.shown, log, best), log, 0.04);
+      this.off = offScaleWords(offScale(this.shown, this.range, log));
     }
     return this.range;
   }
 
   /** @param {CanvasRenderingContext2D} c @param {Plot} plot */
   paint(c, plot) { paintCurves(c, plot, this); }
+
+  /** @param {CanvasRenderingContext2D} c @param {Plot} plot */
+  above(c, plot) { if (!plot.zoom.y) sayOffScale(c, plot, this.off); }
 
   /** Points at a spot, or at none. @param {Spot | null} spot */
   point(spot) {
@@ -173,6 +198,7 @@ export class CurvesPanel {
     const named = (/** @type {{ v: number, name: string }} */ { v, name }) => `${formatNumber(v)} (${name})`;
     const range = lasts.length ? `; last values from ${named(lasts[0])} to ${named(lasts[lasts.length - 1])}` : "";
     const what = `${metric.label} over ${X_TITLES[this.xAxis]} for ${view.store.members.size} members`;
-    return `Curves of ${what}${range}. ${view.summary()}`;
+    const off = [this.off.above, this.off.below].filter(Boolean).map((words) => `; ${words}`).join("");
+    return `Curves of ${what}${range}${off}. ${view.summary()}`;
   }
 }

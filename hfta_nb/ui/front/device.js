@@ -1,6 +1,6 @@
 // The device: how busy it is (left scale) and its memory (right scale).
 
-import { dot, line, vertical } from "./draw.js";
+import { band, dot, line, vertical } from "./draw.js";
 import { formatNumber, formatTime, GIB, niceCeiling, quantity } from "./numbers.js";
 import { ticks } from "./ticks.js";
 import { lastOf, nearest } from "./trace.js";
@@ -56,11 +56,12 @@ export class DevicePanel {
   paint(c, plot) {
     this.view.shadePauses(c, plot);
     for (const { l, trace } of this.lines("memory")) this.memory(c, plot, l, trace);
-    const fractions = this.lines("fraction").sort((a, b) => Number(b.l.faint) - Number(a.l.faint));
-    for (const { l, trace: { time, value, n } } of fractions) {
-      c.globalAlpha = this.lifted && this.lifted !== l.key ? 0.2 : l.faint ? 0.35 : 1;
+    const [least, most] = this.lines("spread");
+    if (least && most) band(c, plot, least.trace, most.trace, this.view.paint(least.l));
+    for (const { l, trace: { time, value, n } } of this.lines("fraction")) {
+      c.globalAlpha = this.lifted && this.lifted !== l.key ? 0.2 : 1;
       c.strokeStyle = c.fillStyle = this.view.paint(l);
-      c.lineWidth = this.lifted === l.key ? 2.6 : l.faint ? 1 : 1.6;
+      c.lineWidth = this.lifted === l.key ? 2.6 : 1.6;
       c.setLineDash(l.dash);
       if (n > 1) line(c, time, value, n, plot.x, plot.y);
       else dot(c, plot.x.px(time[0]), plot.y.px(value[0]), 3);
@@ -140,22 +141,21 @@ export class DevicePanel {
   tip() {
     if (!this.near) return null;
     const time = this.near.trace.time[this.near.index];
-    const rows = [];
-    let cores = 0;
+    const rows = [], spread = [];
     for (const l of this.view.store.lines) {
       const trace = this.trace(l);
       if (!trace) continue;
-      if (l.faint) { cores++; continue; }
       const value = trace.value[nearest(trace.time, trace.n, time)];
+      if (l.kind === "spread") { spread.push(quantity(l, value)); continue; }
       const color = l.kind === "other" ? "transparent" : this.view.paint(l);
       rows.push({ color, dash: l.dash, name: l.label, cells: [quantity(l, value)] });
     }
-    return { head: formatTime(time), columns: [], rows, notes: [cores ? `mean of ${cores} cores` : ""] };
+    return { head: formatTime(time), columns: [], rows, notes: [spread.length ? `cores from ${spread.join(" to ")}` : ""] };
   }
 
   /** Chips under the plot, with the last value of each. */
   chips() {
-    return [...this.lines("fraction"), ...this.lines("memory")].filter(({ l }) => !l.faint)
+    return [...this.lines("fraction"), ...this.lines("memory")]
       .map(({ l, trace }) => ({ line: l, text: this.now(l, trace) }));
   }
 

@@ -1,6 +1,7 @@
 // Strokes on a canvas.
 
 /** @import { Plot } from "./plot.js" */
+/** @import { Trace } from "./trace.js" */
 /** @import { Point, Values } from "./types.d.ts" */
 
 /**
@@ -25,6 +26,24 @@ export function line(c, xs, ys, n, x, y) {
     lastY = py;
   }
   c.stroke();
+}
+
+/**
+ * What lies between two curves over time.
+ * @param {CanvasRenderingContext2D} c
+ * @param {Plot} plot
+ * @param {Trace} least
+ * @param {Trace} most
+ * @param {string} color
+ */
+export function band(c, { x, y }, least, most, color) {
+  c.beginPath();
+  for (let i = 0; i < most.n; i++) c.lineTo(x.px(most.time[i]), y.px(most.value[i]));
+  for (let i = least.n - 1; i >= 0; i--) c.lineTo(x.px(least.time[i]), y.px(least.value[i]));
+  c.fillStyle = color;
+  c.globalAlpha = 0.22;
+  c.fill();
+  c.globalAlpha = 1;
 }
 
 /** @param {CanvasRenderingContext2D} c @param {number} x @param {number} y @param {number} radius */

@@ -12,7 +12,7 @@ import { adds } from "./pointer.js";
 /**
  * A member as the kernel describes it; `leaderboard.py` writes these.
  * @typedef {{ id: number, state: string, reason: string, cells: string[], keys: Key[], swatch: Stroke, stop: boolean,
- *   take: boolean }} Row
+ *   take: boolean, best: boolean }} Row
  * A member's elements.
  * @typedef {{ tr: HTMLElement, cells: HTMLElement[], stop: HTMLButtonElement, take: HTMLButtonElement,
  *   mark: ReturnType<typeof strokeMark> }} Line
@@ -206,6 +206,7 @@ class Board {
     row.cells.forEach((text, i) => setText(line.cells[i], text));
     paint(line.mark, row.swatch);
     line.tr.dataset.state = row.state;
+    line.tr.dataset.best = String(row.best);
     line.tr.title = row.reason ? `${row.state}: ${row.reason}` : "";
     line.tr.setAttribute("aria-selected", String(selected.has(row.id)));
     line.stop.disabled = !row.stop;

@@ -4,6 +4,7 @@ import { element, swatch } from "./page.js";
 import { adds } from "./pointer.js";
 import { ended } from "./store.js";
 
+/** @import { Store } from "./store.js" */
 /** @import { Axis, DeviceLine, Member } from "./types.d.ts" */
 /** @import { View } from "./view.js" */
 
@@ -35,7 +36,7 @@ export class Legend {
     const chosen = new Set(view.get("selected"));
     for (const button of /** @type {Iterable<HTMLElement>} */ (this.members.children)) {
       const member = members.get(Number(button.dataset.member));
-      if (member) refreshChip(button, member, chosen.has(member.id));
+      if (member) refreshChip(button, member, chosen.has(member.id), view.store);
     }
   }
 
@@ -104,12 +105,13 @@ export class Legend {
   }
 }
 
-/** @param {HTMLElement} button @param {Member} member @param {boolean} chosen */
-function refreshChip(button, member, chosen) {
-  const gone = ended(member);
+/** @param {HTMLElement} button @param {Member} member @param {boolean} chosen @param {Store} store */
+function refreshChip(button, member, chosen, store) {
+  const gone = ended(member), blown = store.blown(member), best = store.run.best === member.id;
   button.setAttribute("aria-pressed", String(chosen));
-  const note = gone ? `${member.state} ${member.reason}` : "click to select, with shift to add";
+  const note = gone ? `${member.state} ${member.reason}` : blown || "click to select, with shift to add";
   button.title = `${member.label}: ${note}`;
   button.classList.toggle("hfta-ended", gone);
-  if (button.lastChild) button.lastChild.textContent = gone ? "×" : "";
+  button.classList.toggle("hfta-best", best);
+  if (button.lastChild) button.lastChild.textContent = gone ? "×" : blown ? "blown up" : best ? "best" : "";
 }

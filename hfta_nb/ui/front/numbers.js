@@ -28,7 +28,7 @@ export function formatNumber(v, digits = 4) {
 /** A measurement of the device in its unit. @param {DeviceLine} line @param {number} value */
 export function quantity({ key, kind }, value) {
   if (!Number.isFinite(value)) return "–";
-  if (kind === "fraction") return `${Math.round(value * 100)}%`;
+  if (kind === "fraction" || kind === "spread") return `${Math.round(value * 100)}%`;
   if (key.endsWith("_bytes")) return `${formatNumber(value / GIB, 3)} GiB`;
   const units = /** @type {Record<string, string>} */ ({ w: "W", c: "°C", j: "J", s: "s", hz: "Hz", mhz: "MHz" });
   return `${formatNumber(value, 3)} ${units[key.match(/_(w|c|j|s|hz|mhz)$/)?.[1] ?? ""] ?? ""}`.trim();

@@ -5,24 +5,33 @@ import { indexAt } from "./read_curves.js";
 import { ended } from "./store.js";
 
 /** @import { CurvesPanel } from "./curves.js" */
+/** @import { offScaleWords } from "./read_curves.js" */
 /** @import { Plot } from "./plot.js" */
 /** @import { Series, Values } from "./types.d.ts" */
+/** @import { View } from "./view.js" */
 
 /** @param {CanvasRenderingContext2D} c @param {Plot} plot @param {CurvesPanel} panel */
 export function paintCurves(c, plot, panel) {
   const { shown, view } = panel;
+  const { best } = view.store.run;
   if (panel.xAxis === "time") view.shadePauses(c, plot);
   const lifted = view.hovered;
   const chosen = new Set(view.get("selected"));
   // Those that stand out are drawn last, over the others.
   const rank = (/** @type {Series} */ { member, main }) =>
-    4 * Number(lifted?.has(member.id) ?? false) + 2 * Number(chosen.has(member.id)) + Number(main);
+    8 * Number(lifted?.has(member.id) ?? false) + 4 * Number(chosen.has(member.id)) + 2 * Number(member.id === best)
+    + Number(main);
   const many = shown.length > 80;
   for (const s of [...shown].sort((a, b) => rank(a) - rank(b))) {
     const up = lifted?.has(s.member.id) || (!lifted && chosen.has(s.member.id));
     const faded = lifted ? !up : chosen.size > 0 && !up;
-    curve(c, plot, panel, s, up, (faded ? 0.22 : many && !up ? 0.75 : 1) * (s.main ? 1 : 0.5));
+    const first = s.member.id === best;
+    const alpha = faded ? (first ? 0.6 : 0.22) : many && !up && !first ? 0.75 : 1;
+    if (first && s.main && s.trace.n > 1) halo(c, plot, view, s);
+    curve(c, plot, panel, s, up || (first && s.main), alpha * (s.main ? 1 : 0.5));
   }
+  const winner = shown.find((s) => s.main && s.member.id === best);
+  if (winner) nameBest(c, plot, view, winner);
   c.globalAlpha = 1;
   guide(c, plot, panel);
 }
@@ -52,6 +61,82 @@ function curve(c, plot, panel, { member, trace, main, xs, ys }, up, alpha) {
   else dot(c, plot.x.px(xs[0]), plot.y.px(ys[0]), main ? 3 : 2);
   c.setLineDash([]);
   if (main && ended(member)) cross(c, plot, xs, ys, trace.n);
+  else if (main) arrow(c, plot, xs[trace.n - 1], ys[trace.n - 1]);
+}
+
+/**
+ * What lifts the best curve off the others.
+ * @param {CanvasRenderingContext2D} c
+ * @param {Plot} plot
+ * @param {View} view
+ * @param {Series} series
+ */
+function halo(c, plot, view, { trace, xs, ys }) {
+  c.globalAlpha = 0.85;
+  c.strokeStyle = view.theme.paper;
+  c.lineWidth = 6;
+  c.setLineDash([]);
+  line(c, xs, ys, trace.n, plot.x, plot.y);
+}
+
+/** @param {CanvasRenderingContext2D} c @param {Plot} plot @param {View} view @param {Series} series */
+function nameBest(c, plot, view, { member, trace, xs, ys }) {
+  const i = trace.n - 1;
+  const [top, right] = [plot.margin.top, plot.margin.left + plot.plotWidth];
+  const [x, y] = [plot.x.px(xs[i]), plot.y.px(ys[i])];
+  if (!(x <= right && y >= top && y <= top + plot.plotHeight)) return;
+  const text = `best #${member.id}`;
+  const wide = c.measureText(text).width;
+  c.globalAlpha = 1;
+  c.textAlign = "left";
+  c.textBaseline = "middle";
+  c.lineWidth = 4;
+  c.strokeStyle = view.theme.paper;
+  c.fillStyle = view.theme.ink;
+  const beside = x + 6 + wide <= right; // the run is not over
+  const [tx, ty] = beside ? [x + 6, y] : [Math.max(plot.margin.left + 4, x - wide), Math.max(top + 9, y - 11)];
+  c.strokeText(text, tx, ty);
+  c.fillText(text, tx, ty);
+}
+
+/**
+ * At the edge beyond which a curve has gone.
+ * @param {CanvasRenderingContext2D} c
+ * @param {Plot} plot
+ * @param {number} x
+ * @param {number} y
+ */
+function arrow(c, plot, x, y) {
+  const [top, bottom] = [plot.margin.top, plot.margin.top + plot.plotHeight];
+  const py = plot.y.px(y);
+  if (!(py < top || py > bottom)) return;
+  const [px, tip, foot] = [plot.x.px(x), py < top ? top + 1 : bottom - 1, py < top ? top + 8 : bottom - 8];
+  c.beginPath();
+  c.moveTo(px, tip);
+  c.lineTo(px - 5, foot);
+  c.lineTo(px + 5, foot);
+  c.fill();
+}
+
+/**
+ * What is off scale, at the edges that it has left by.
+ * @param {CanvasRenderingContext2D} c
+ * @param {Plot} plot
+ * @param {ReturnType<typeof offScaleWords>} words
+ */
+export function sayOffScale(c, plot, { above, below }) {
+  const { margin, plotHeight, plotWidth, view: { theme } } = plot;
+  const say = (/** @type {string} */ text, /** @type {number} */ y) => {
+    const wide = c.measureText(text).width;
+    c.fillStyle = theme.paper;
+    c.fillRect(margin.left + plotWidth - wide - 22, y - 7, wide + 8, 14);
+    c.fillStyle = theme.ink;
+    c.textAlign = "right";
+    c.textBaseline = "middle";
+    c.fillText(text, margin.left + plotWidth - 18, y);
+  };
+  if (above) say(`▲ ${above}`, margin.top + 9);
+  if (below) say(`▼ ${below}`, margin.top + plotHeight - 9);
 }
 
 /**

@@ -6,6 +6,7 @@ import { ended } from "./store.js";
 import { nearest } from "./trace.js";
 
 /** @import { CurvesPanel } from "./curves.js" */
+/** @import { offScale } from "./limits.js" */
 /** @import { Point, Scale, Series, Spot, Split, Member, Tip } from "./types.d.ts" */
 
 /** The mean distance between two points of a series; 0 where it has one. @param {Series} series */
@@ -77,6 +78,15 @@ export function nextSpot(mains, near, dx, dy) {
   return order[Math.max(0, Math.min(order.length - 1, place))];
 }
 
+/** How many members are off scale, and how far. @param {ReturnType<typeof offScale>} off */
+export function offScaleWords({ above, below }) {
+  const words = (/** @type {number} */ count) => `${count} ${count === 1 ? "member" : "members"} off scale`;
+  return {
+    above: above.count ? `${words(above.count)}, up to ${formatNumber(above.far, 2)}` : "",
+    below: below.count ? `${words(below.count)}, down to ${formatNumber(below.far, 2)}` : "",
+  };
+}
+
 /**
  * A head line, rows of the members from top to bottom, and a note on the nearest.
  * @param {CurvesPanel} panel
@@ -106,6 +116,6 @@ export function tipOf({ parts, shown, view }, { series, index }) {
       color: view.colorOf(m), dash: view.dashOf(m), name: m.label, near: m === member,
       cells: parts.map((p) => text(row.values.get(p))),
     })),
-    notes: [member.label, ended(member) ? `${member.state}${member.reason ? ": " + member.reason : ""}` : ""],
+    notes: [ended(member) ? `${member.state}${member.reason ? ": " + member.reason : ""}` : view.store.blown(member)],
   };
 }

@@ -9,7 +9,10 @@ import { COLUMNS, Trace } from "./trace.js";
 
 const DEVICE = -1;
 /** @type {Layout} */
-const EMPTY = { t0: null, epochs: 0, metrics: [], members: [], of: 0, axes: [], auto: "", legend: 12 };
+const EMPTY = { t0: null, device: "", epochs: 0, metrics: [], members: [], of: 0, axes: [], auto: "", legend: 12 };
+/** @type {Run} */
+const NO_RUN = { state: "WAITING", reason: "", phase: "", epochs_done: 0, best: null, blown: [] };
+const FINAL = new Set(["COMPLETE", "STOPPED", "FAILED", "INTERRUPTED"]);
 const ENDED = new Set(["DIVERGED", "STOPPED", "PRUNED", "FAILED", "INTERRUPTED", "DELETED"]);
 
 const FIRST_PAUSE_MS = 500;
@@ -30,9 +33,15 @@ export class Store {
     this.members = /** @type {Map<number, Member>} */ (new Map());
     this.device = /** @type {Map<string, Trace>} */ (new Map());
     this.lines = /** @type {DeviceLine[]} */ ([]);
-    this.run = /** @type {Run} */ ({ state: "WAITING", reason: "", phase: "", epochs_done: 0 });
+    this.run = /** @type {Run} */ (NO_RUN);
     this.pauses = /** @type {Interval[]} */ ([]);
   }
+
+  /** Whether the run is over. */
+  get over() { return FINAL.has(this.run.state); }
+
+  /** Why a member counts as blown up; empty where it doesn't. @param {Member} member */
+  blown(member) { return this.run.blown.find(([id]) => id === member.id)?.[1] ?? ""; }
 
   /** Ask for everything until it comes: a question may be lost, or wait in the kernel for a cell to end. */
   ask(pause = FIRST_PAUSE_MS) {

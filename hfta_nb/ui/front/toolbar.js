@@ -28,8 +28,11 @@ export class Toolbar {
     const reset = element("button", "", { type: "button", title }, "reset zoom");
     reset.addEventListener("click", () => view.resetZoom(), { signal: view.signal });
     this.reset = reset;
+    const whole = "Let the vertical axis show all of the selected members' curves";
+    this.fit = element("button", "", { type: "button", title: whole }, "fit to selection");
+    this.fit.addEventListener("click", () => view.fitSelection(), { signal: view.signal });
     this.status = element("span", "hfta-status");
-    this.box.append(reset, this.status);
+    this.box.append(this.fit, reset, this.status);
   }
 
   /** @param {string} text @param {string} title @param {HTMLElement} control */
@@ -93,6 +96,7 @@ export class Toolbar {
       select.value = trait === "color_by" ? view.colorAxis()?.name ?? "" : view.get(trait);
     }
     for (const [trait, button] of this.toggles) button.setAttribute("aria-pressed", String(view.get(trait)));
+    this.fit.hidden = !view.get("selected").length;
     this.range.value = view.get("smoothing");
     this.amount.textContent = view.get("smoothing").toFixed(2);
   }

@@ -5,7 +5,22 @@ import { element, swatch } from "./page.js";
 /** @import { Plot } from "./plot.js" */
 /** @import { Point, Tip } from "./types.d.ts" */
 
-const MAX_ROWS = 14;
+const MAX_ROWS = 7;
+const GAP = 16;
+
+/**
+ * Where a box goes so that it is not under the pointer: beside it, or above or below where there is no room for that.
+ * @param {Point} at the pointer
+ * @param {{ width: number, height: number }} box
+ * @param {{ width: number, height: number }} room
+ */
+export function placed({ x, y }, { width, height }, room) {
+  const within = (/** @type {number} */ v, /** @type {number} */ most) => Math.round(Math.max(0, Math.min(most, v)));
+  const left = [x + GAP, x - GAP - width].find((v) => v >= 0 && v + width <= room.width);
+  if (left !== undefined) return { left: Math.round(left), top: within(y - height / 2, room.height - height) };
+  const top = y - GAP - height >= 0 ? y - GAP - height : y + GAP;
+  return { left: within(x - width / 2, room.width - width), top: Math.round(top) };
+}
 
 export class Tooltip {
   /** @param {HTMLElement} root */
@@ -25,18 +40,16 @@ export class Tooltip {
     this.box.hidden = false;
     const root = this.root.getBoundingClientRect();
     const canvas = plot.canvas.getBoundingClientRect();
-    const [x, y] = [canvas.left - root.left + at.x, canvas.top - root.top + at.y];
-    const { offsetWidth: w, offsetHeight: h } = this.box;
-    const left = x + 16 + w > root.width ? x - 16 - w : x + 16;
-    const top = Math.max(0, Math.min(root.height - h, y - h / 2));
-    this.box.style.transform = `translate(${Math.max(0, Math.round(left))}px, ${Math.round(top)}px)`;
+    const pointer = { x: canvas.left - root.left + at.x, y: canvas.top - root.top + at.y };
+    const { left, top } = placed(pointer, { width: this.box.offsetWidth, height: this.box.offsetHeight }, root);
+    this.box.style.transform = `translate(${left}px, ${top}px)`;
   }
 
   /** @param {Tip} content */
   table({ columns, rows }) {
     // Where the members are many, those around the nearest are listed.
     const near = Math.max(0, rows.findIndex((r) => r.near));
-    const first = rows.length <= MAX_ROWS ? 0 : Math.max(0, Math.min(rows.length - MAX_ROWS, near - MAX_ROWS / 2));
+    const first = rows.length <= MAX_ROWS ? 0 : Math.max(0, Math.min(rows.length - MAX_ROWS, near - (MAX_ROWS >> 1)));
     const shown = rows.slice(first, first + MAX_ROWS);
     const table = element("table");
     if (columns.length) {

@@ -44,6 +44,7 @@ export interface Metric { name: string; label: string; train?: string; validatio
 
 export interface Layout {
   t0: number | null;
+  device: string;
   epochs: number;
   metrics: Metric[];
   members: MemberLayout[];
@@ -53,14 +54,20 @@ export interface Layout {
   legend: number; // with more members than this the legend shows the axis
 }
 
-export interface Run { state: string; reason: string; phase: string; epochs_done: number }
+export interface Run {
+  state: string;
+  reason: string;
+  phase: string;
+  epochs_done: number;
+  best: number | null; // the leaderboard's first member
+  blown: [id: number, why: string][]; // members whose loss is finite and hopeless
+}
 
 /** A measurement of the device. */
 export interface DeviceLine extends Stroke {
   key: string;
   label: string;
-  kind: "fraction" | "memory" | "other";
-  faint: boolean;
+  kind: "fraction" | "spread" | "memory" | "other";
 }
 
 /** A message of the kernel. */

@@ -3,6 +3,7 @@
 import { CurvesPanel } from "./curves.js";
 import { DevicePanel } from "./device.js";
 import { Legend } from "./legend.js";
+import { settledEnd } from "./limits.js";
 import { formatNumber } from "./numbers.js";
 import { element, onTraits } from "./page.js";
 import { Plot } from "./plot.js";
@@ -32,7 +33,7 @@ export class View {
     this.dirty = this.stale = false;
     this.onScreen = true;
     this.frame = 0;
-    this.told = "";
+    this.told = this.marks = "";
     this.stats = { frames: 0, drawMs: /** @type {number[]} */ ([]) };
     this.root = element("div", "hfta-live");
     Object.assign(this.root, { hfta: this.stats }); // for tests and the benchmark
@@ -138,6 +139,7 @@ export class View {
     this.stats.drawMs.push(performance.now() - start);
     if (this.stats.drawMs.length > 500) this.stats.drawMs.shift();
     if (this.stale) {
+      this.root.dataset.device = this.store.layout.device.replace(/:.*/, "");
       this.toolbar.refresh();
       this.legend.refresh();
       this.stale = false;
@@ -182,6 +184,8 @@ export class View {
       if (n && Number.isFinite(time[n - 1])) high = Math.max(high, time[n - 1]);
       if (n && time[0] < low) low = time[0];
     }
+    // Nobody knows when the run will end: the axis ends where it can stay for a while.
+    if (!this.store.over) return [low, settledEnd(Math.max(10, high))];
     return [low, high > low ? high + (high - low) * 0.01 : low + 10];
   }
 
@@ -205,6 +209,11 @@ export class View {
   resetZoom() {
     this.timeZoom.x = null;
     for (const plot of this.plots) plot.zoom = { x: null, y: null };
+    this.redraw();
+  }
+
+  fitSelection() {
+    this.curves.fit(this.plots[0]);
     this.redraw();
   }
 
@@ -251,13 +260,14 @@ export class View {
 
   summary() {
     const { members, run, layout } = this.store;
+    const hopeless = run.blown.length ? `, ${run.blown.length} blown up` : "";
     if (!members.size) return "";
     const counts = /** @type {Map<string, number>} */ (new Map());
     for (const { state } of members.values()) counts.set(state, (counts.get(state) ?? 0) + 1);
     const states = [...counts].map(([state, count]) => `${count} ${state.toLowerCase()}`).join(", ");
     const epoch = layout.epochs ? `epoch ${formatNumber(Math.floor(run.epochs_done))} of ${layout.epochs}, ` : "";
     const some = layout.of > members.size ? `${members.size} of ${layout.of} members are drawn: ` : "";
-    return `${epoch}${some}${states}`;
+    return `${epoch}${some}${states}${hopeless}`;
   }
 
   words() {
@@ -269,16 +279,17 @@ export class View {
     const one = parts[0] === "train" ? "training" : parts[0] ?? "";
     const how = parts.length > 1 ? "validation solid, training dotted" : one;
     this.title(0, metric ? metric.label : "curves", how);
-    this.title(1, "device", run.state === "PAUSED" ? "paused" : "utilization (left), memory (right)");
+    this.title(1, "device", run.state === "PAUSED" ? "paused" : "utilization, memory");
     this.plots.forEach((plot) => plot.canvas.setAttribute("aria-label", plot.panel.describe()));
     this.legend.refreshDevice();
     const told = `${run.state} ${[...this.store.members.values()].filter(ended).length}`;
     if (this.told && told !== this.told) {
       const why = run.reason ? `: ${run.reason}` : "";
       this.announcer.textContent = `run ${run.state.toLowerCase()}${why}; ${this.summary()}`;
-      this.legend.refresh();
     }
-    this.told = told;
+    const marks = `${told} ${run.best} ${run.blown}`;
+    if (this.marks && marks !== this.marks) this.legend.refresh();
+    [this.told, this.marks] = [told, marks];
   }
 
   /** @param {number} place @param {string} text @param {string} note */
