@@ -1,6 +1,7 @@
 """Figures of a run or a plan, for notebooks and export. Matplotlib is imported when the first of them is drawn."""
 
 from hfta_nb.figures.axis_slices import slices
+from hfta_nb.figures.best_so_far import best_so_far
 from hfta_nb.figures.canvas import png
 from hfta_nb.figures.contours import contour
 from hfta_nb.figures.flotillas import gantt, placements
@@ -12,6 +13,7 @@ from hfta_nb.figures.shares import importances
 from hfta_nb.figures.speeds import speedup
 
 __all__ = [
+    "best_so_far",
     "contour",
     "curves",
     "gantt",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hfta_nb.models.study_argument import ALWAYS, CHANGED, ELSEWHERE, HOW, WHAT, Argument, advanced, basic
+from hfta_nb.models.study_argument import ALWAYS, CHANGED, ELSEWHERE, HOW, SEARCH, WHAT, Argument, advanced, basic
 
 if TYPE_CHECKING:
     import torch
@@ -181,11 +181,11 @@ class StudyConfig:
         aliases={'give Study(..., name="...")': "study_name run_name experiment_name"},
     )  # fmt: skip
     trials: int | None = basic(
-        None, low=1, key=True, search=True, free=True,
+        None, low=1, key=True, search=True, free=True, form=SEARCH, none="all",
         aliases={"give Study(..., trials=20)": "n_trials num_trials num_samples n_iter"},
     )  # fmt: skip
-    sampler: Any = basic(None, key=True, search=True)
-    pruner: Any = basic(None, key=True, search=True)
+    sampler: Any = basic(None, key=True, search=True, form=SEARCH)
+    pruner: Any = basic(None, key=True, search=True, form=SEARCH)
     min_delta: float = advanced(
         0.0, CHANGED, "improvements by no more than X are none for --patience", "X", low=0,
         aliases={
@@ -278,18 +278,18 @@ class StudyConfig:
     share_stream: bool = advanced(True, ALWAYS)
     serial: bool = advanced(False, ALWAYS, "train one variant after another, without fusing")
     slots: int | None = advanced(
-        None, low=1, key=True, search=True,
+        None, low=1, key=True, search=True, form=SEARCH, none="auto",
         aliases={
             "leave it out: variants train together in one process; a search trains Study(..., slots=8) trials at once":
             "n_jobs max_concurrent_trials resources_per_trial",
         },
     )  # fmt: skip
     constraint: Callable[[Mapping[str, Any]], bool] | None = advanced(None, search=True)
-    seeds_by: str = advanced("mean", choices=("mean", "bound"), key=True, search=True)
+    seeds_by: str = advanced("mean", choices=("mean", "bound"), key=True, search=True, form=SEARCH)
     storage: Any = advanced(None, key=True, search=True)
     skip_duplicates: bool = advanced(False, key=True, search=True)
     timeout: float | None = advanced(None, above=0, key=True, search=True, free=True)
-    population: PBT | Halving | None = advanced(None)
+    population: PBT | Halving | None = advanced(None, form=SEARCH)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> StudyConfig:

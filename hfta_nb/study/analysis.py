@@ -48,6 +48,12 @@ class Analysis(StudyState):
         """
         return result_tables.speedup(self)
 
+    def best_so_far(self) -> Figure:
+        """The best value so far against members and time; see `hfta_nb.figures.best_so_far`."""
+        from hfta_nb import figures
+
+        return figures.best_so_far(self.history)
+
     def importances(self, metric: str | None = None) -> Figure:
         """How much each axis decides, as bars: PED-ANOVA over all configurations with a finite value.
 

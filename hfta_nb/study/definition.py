@@ -203,9 +203,10 @@ class Definition(StudyState):
     def simulate(self, gpus: int, profile: Profile | None = None, *, price_per_device_h: float = 0.0) -> Simulation:
         """Simulate this study on so many devices, in five ways; see `hfta_nb.fleet.simulate`.
 
-        Every array trains for all epochs: members that stop early, and arrays that a search adds later, are not
-        foreseen. Arrays that take longest are first, as in a run with `executor="processes"` or `"ray"`, in which each
-        array has one device and the next begins when a device is free: "one per device".
+        Every array trains for all epochs: members that stop early are not foreseen. Trials that a search adds later are
+        taken to be as those that are planned, and none to be pruned. Arrays that take longest are first, as in a run
+        with `executor="processes"` or `"ray"`, in which each array has one device and the next begins when a device is
+        free: "one per device".
 
         Args:
             gpus: number of devices, from 1.

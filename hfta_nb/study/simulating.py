@@ -17,11 +17,20 @@ def simulated(study: StudyState, gpus: int, profile: Profile | None, price_per_d
     """See `Study.simulate`."""
     groups = {array_name(group.index): group for group in study.plan_groups}
     rates = {name: _rates(name, group, profile) for name, group in groups.items()}
-    samples = {name: study.epochs * _epoch_samples(study, group) for name, group in groups.items()}
+    rounds = _rounds(study)
+    samples = {name: study.epochs * rounds * _epoch_samples(study, group) for name, group in groups.items()}
     longest_first = sorted(groups, key=lambda name: -samples[name] / rates[name][0])
     in_order = {name: rates[name] for name in longest_first}
     # Arrays on devices of their own need not be of similar rate, as in `hfta_nb.pools.Terms`.
     return simulate(in_order, gpus, samples, delta=math.inf, price_per_device_h=price_per_device_h)
+
+
+def _rounds(study: StudyState) -> float:
+    """How often the members that are planned are trained at most: a search takes others in their places."""
+    searcher = study.searcher
+    if searcher is None or not searcher.foreseen:
+        return 1.0
+    return max(1.0, searcher.trials * max(1, len(searcher.seeds)) / len(searcher.foreseen))
 
 
 def _rates(name: str, group: Group, profile: Profile | None) -> tuple[float, ...]:

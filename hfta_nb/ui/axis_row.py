@@ -9,15 +9,18 @@ import ipywidgets
 
 from hfta_nb.errors import GridError
 from hfta_nb.records.events import Json
-from hfta_nb.search.grid import HINTS, AxisSpec, linspace, logspace, parse_values, show
+from hfta_nb.search import intervals
+from hfta_nb.search.grid import HINTS, AxisSpec, Integers, linspace, logspace, parse_values, show
+from hfta_nb.search.intervals import digits, interval_text, is_interval, parse_interval
+from hfta_nb.search.spaces import ends_of
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
 from hfta_nb.ui.widgets import button, words
 
 _SHOWN = 12
 _KINDS = {
-    "float": ("list", "range", "log range"),
-    "int": ("list", "integers", "log range"),
+    "float": ("list", "range", "log range", *intervals.KINDS),
+    "int": ("list", "integers", "log range", *intervals.KINDS),
     "bool": ("boolean",),
     "str": ("list",),
     "any": ("list",),
@@ -36,17 +39,22 @@ def kinds_for(spec: AxisSpec) -> tuple[str, ...]:
 
 def typed(values: Sequence[Json]) -> str:
     """Values as typed into a list, with every digit."""
-    return ", ".join(_digits(v) if isinstance(v, float) else show(v) for v in values)
+    return ", ".join(digits(v) if isinstance(v, float) else show(v) for v in values)
 
 
 def example(kind: str, spec: AxisSpec) -> str:
     """An example of values of this kind for this axis."""
+    if kind in intervals.KINDS:
+        return intervals.hint(kind, spec)
     return "1e-3, 3e-3, 1e-2" if kind == "list" and spec.type == "float" else HINTS[kind]
 
 
-def describe(spec: AxisSpec, values: Sequence[Json]) -> tuple[str, str]:
-    """The kind and the text of these values: a range if they form one, else a list."""
+def describe(spec: AxisSpec, values: Any) -> tuple[str, str]:
+    """The kind and the text of these values: a range if they form one, else a list; or of an interval."""
     kinds = kinds_for(spec)
+    if is_interval(values):
+        kind, text = interval_text(values)
+        return "integers" if isinstance(values, Integers) and "integers" in kinds else kind, text
     if kinds[0] in ("choice", "boolean"):
         return kinds[0], typed(values)
     numbers = [v for v in values if isinstance(v, float)]
@@ -55,12 +63,13 @@ def describe(spec: AxisSpec, values: Sequence[Json]) -> tuple[str, str]:
             if (kind == "range" or numbers[0] > 0 < numbers[-1]) and make(
                 numbers[0], numbers[-1], len(values)
             ) == values:
-                return kind, f"{_digits(numbers[0])} to {_digits(numbers[-1])}, {len(values)}"
+                return kind, f"{digits(numbers[0])} to {digits(numbers[-1])}, {len(values)}"
     return "list", typed(values)
 
 
-def reword(kind: str, values: Sequence[Json] | None, spec: AxisSpec) -> str:
-    """The text after a change of the kind: the same values if possible, else an example."""
+def reword(kind: str, values: Any, spec: AxisSpec) -> str:
+    """The text after a change of the kind: the same values or ends if possible, else an example."""
+    values = values if values is None or isinstance(values, Sequence) else ends_of(values)
     numbers = [v for v in values or () if isinstance(v, int | float) and not isinstance(v, bool)]
     if not numbers or len(numbers) != len(values or ()):
         return typed([spec.default]) if kind == "list" and spec.default is not None else example(kind, spec)
@@ -69,15 +78,12 @@ def reword(kind: str, values: Sequence[Json] | None, spec: AxisSpec) -> str:
         return typed(numbers)
     if kind == "integers" and all(v == int(v) for v in numbers):
         return f"{int(low)} to {int(high)}"
+    if kind in intervals.KINDS:
+        log = kind == "log interval"
+        return f"{digits(low)} to {digits(high)}" if low < high and (low > 0 or not log) else example(kind, spec)
     if kind in ("range", "log range") and low < high and (kind == "range" or low > 0):
-        return f"{_digits(low)} to {_digits(high)}, {max(2, len(numbers))}"
+        return f"{digits(low)} to {digits(high)}, {max(2, len(numbers))}"
     return str(len(numbers)) if kind == "seeds" else example(kind, spec)
-
-
-def _digits(value: float) -> str:
-    """All significant digits."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
 
 
 class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
@@ -88,7 +94,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         specs: the axes of the family.
         changed: called when the values may have changed.
         removed: called with this row when its button is pressed.
-        values: initial values; by default the axis's default.
+        values: initial values, or an interval; by default the axis's default.
 
     Attributes:
         error: what is wrong, in words; empty if nothing is.
@@ -100,12 +106,12 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         specs: Mapping[str, AxisSpec],
         changed: Callable[[], None],
         removed: Callable[[AxisRow], None],
-        values: Sequence[Json] | None = None,
+        values: Any = None,
     ) -> None:
         self._changed, self._specs = changed, dict(specs)
         self._quiet = False
-        self._given: tuple[str, tuple[Json, ...]] | None = None
-        self._values: tuple[Json, ...] | None = None
+        self._given: tuple[str, str, Any] | None = None  # kind and text of what was given in code, and that
+        self._values: Any = None
         self.error = ""
         wide = {"width": "auto"}
         self.name_field = ipywidgets.Dropdown(options=[(name, name)], value=name, description="axis", layout=wide)
@@ -147,9 +153,14 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         return self._specs[self.name]
 
     @property
-    def values(self) -> tuple[Json, ...] | None:
-        """The typed values; None if they can't be read."""
+    def values(self) -> Any:
+        """The typed values, or the interval; None if they can't be read."""
         return self._values
+
+    @property
+    def is_interval(self) -> bool:
+        """Whether only a search can train it: the kind says so, whatever can be read."""
+        return self.kind in intervals.KINDS
 
     def offer(self, names: Sequence[str], specs: Mapping[str, AxisSpec]) -> None:
         """Set the names to choose from, its own included."""
@@ -170,23 +181,26 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
     def complain(self, error: BaseException | None) -> None:
         """Show an error beside the field, or none."""
         said = "" if error is None else error_words(error, self.name)
-        general, fitting = f"for example {HINTS[self.kind]}", f"for example {example(self.kind, self.spec)}"
+        fitting = f"for example {example(self.kind, self.spec)}"
+        general = f"for example {HINTS.get(self.kind, example(self.kind, self.spec))}"
         # If the message shows the form already, a second example would confuse.
         self.error = said.replace(f"; {general}", "") if "; write " in said else said.replace(general, fitting)
         self.problem.value = f'<span role="alert">{escape(self.error)}</span>' if self.error else ""
         wrong = self.add_class if self.error else self.remove_class
         wrong("hfta-wrong")
 
-    def _begin(self, values: Sequence[Json] | None) -> None:
+    def _begin(self, values: Any) -> None:
         """Lay the row out for its axis, with initial values."""
         spec = self.spec
-        start = tuple(values) if values is not None else () if spec.default is None else (spec.default,)
+        start: Any = () if spec.default is None else (spec.default,)
+        if values is not None:
+            start = values if is_interval(values) else tuple(values)
         kind, text = describe(spec, start) if start else (kinds_for(spec)[0], "")
         if values is None and kind == "list":  # seeds are given by their number
             kind, text = (kinds_for(spec)[0], text) if kinds_for(spec)[0] != "seeds" else ("seeds", HINTS["seeds"])
-        self._given = (text, start) if values is not None else None
+        self._given = (kind, text, start) if values is not None else None
         self._quiet = True
-        self.kind_field.options = kinds_for(spec)
+        self.kind_field.options = tuple(dict.fromkeys((*kinds_for(spec), kind)))
         self.kind_field.value = kind
         self.kind_field.description, self.text_field.description = f"kind of {spec.name}", f"values of {spec.name}"
         self.kind_field.tooltip = "How the values are described"
@@ -195,7 +209,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         self.text_field.value = text
         self.remove_button.description = f"remove {spec.name}"
         self.remove_button.tooltip = f"Take {spec.name} out of the grid"
-        self._lay_choices(spec, start)
+        self._lay_choices(spec, () if is_interval(start) else start)
         self._quiet = False
         self._hint()
         self._read()
@@ -251,22 +265,26 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
             self.complain(error)
         self.preview.value = escape(self._preview())
 
-    def _parse(self) -> tuple[Json, ...]:
+    def _parse(self) -> Any:
         if self._options:
             chosen = [v for v, box in zip(self._options, self.choices_box.children, strict=True) if box.value]
             if not chosen:
                 raise GridError("nothing is chosen", where=self.name, remedy="choose at least one, or remove the axis")
-            given = self._given[1] if self._given is not None else ()
+            given = self._given[2] if self._given is not None else ()
             # In the order given in code, so that members have the same numbers as in a study of this grid.
             return tuple(sorted(chosen, key=lambda v: given.index(v) if v in given else len(given)))
         text = self.text_field.value
-        if self._given is not None and text == self._given[0]:
-            return self._given[1]  # as given in code, for example a tuple, which can't be typed
+        if self._given is not None and (self.kind, text) == self._given[:2]:
+            return self._given[2]  # as given in code, for example a tuple, which can't be typed
+        if self.is_interval:
+            return parse_interval(self.name, self.kind, text, self.spec)
         return parse_values(self.name, self.kind, text, self.spec)
 
     def _preview(self) -> str:
         if self._values is None or self._options:  # boxes show the choice
             return ""
+        if self.is_interval:
+            return "any value between them, which the search chooses"
         shown = [show(v) for v in self._values[:_SHOWN]]
         more = f" ... ({count(len(self._values), 'value')})" if len(self._values) > _SHOWN else ""
         return " ".join(shown) + more

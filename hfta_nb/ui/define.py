@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ipywidgets
@@ -11,11 +12,12 @@ import ipywidgets
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, HftaError
 from hfta_nb.models.model_zoo import watch
-from hfta_nb.models.study_argument import HOW, WHAT
-from hfta_nb.models.study_config import ARGUMENTS
+from hfta_nb.models.study_argument import HOW, SEARCH, WHAT
+from hfta_nb.models.study_config import ARGUMENTS, helps
 from hfta_nb.records.events import Json
 from hfta_nb.search.grid import AxisSpec, show
-from hfta_nb.ui import fields
+from hfta_nb.search.intervals import accepted
+from hfta_nb.ui import fields, search_fields
 from hfta_nb.ui.axis_row import AxisRow
 from hfta_nb.ui.definition import FormValues, Listed, parted
 from hfta_nb.ui.text import count, escape
@@ -33,7 +35,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         changed: called whenever a field may have changed.
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
-        grid: axis names to values, or listed configurations, which are shown and can be removed.
+        grid: axis names to values, or to intervals of a search; or listed configurations, which are shown and can be
+            removed.
         options: further arguments of `hfta_nb.Study`; those without a field are shown, but not editable.
     """
 
@@ -65,15 +68,21 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.problem = words("hfta-problem")
         self.fields_problem = words("hfta-problem")
         self.listed = Listed(listed, self._edited)
-        lines = [self.fields_problem, self.rows_box, self.listed, self.add_button, self.problem]
+        searched = {name: self._made[name] for name, known in formed.items() if known.form == SEARCH}
+        self.search = search_fields.SearchFields(searched, self._edited)
+        more = ipywidgets.HBox([self.add_button, self.search.button]).add_class("hfta-more-axes")
+        lines = [self.fields_problem, self.rows_box, self.listed, more, self.search, self.problem]
         super().__init__([*self._fields(), *lines])
         self._fill(product)
         self._listen()
+        self.search.follow(self.rows)
         self._quiet = False
 
     def _field(self, name: str, value: Any) -> Any:
         """The field of an argument, which begins with this value."""
         known, label, hint = ARGUMENTS[name], {"seed": "data seed"}.get(name, name.replace("_", " ")), _hint(name)
+        if known.form == SEARCH:
+            return search_fields.made(name, value, label, hint)
         if name == "device":
             field, value = fields.choice(label, fields.devices(), hint), {"cuda": "cuda:0"}.get(value, value)
             field.value = fields.one_of(label, str(value or field.options[0]), field.options)
@@ -126,13 +135,14 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         """What stands in the fields now."""
         rows = {row.name: row for row in self.rows}
         options: dict[str, Any] = {
-            name: widget.meaning if isinstance(widget, fields.TypedField) else widget.value
+            name: widget.meaning if hasattr(widget, "meaning") else widget.value
             for name, widget in self.fields.items()
             if name not in ("family", "data")
         }
         if "batch_size" in rows or options["batch_size"] == self._usual_batch:
             options["batch_size"] = None  # its default is left unsaid, so that the code cell does not say it either
         options["patience"] = options["patience"] or None
+        options = self.search.told(options)
         data = self._own.get(self.data_field.value, self.data_field.value)
         axes = {name: row.values for name, row in rows.items() if row.values is not None}
         problems = {self.fields[name].description: said for name, said in self._misread().items()}
@@ -158,26 +168,26 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.problem.value = f'<span role="alert">{escape(said)}</span>' if said else ""
         return beside.name if beside else str(self.fields[named].description) if in_field else ""
 
-    def summary(self, variants: int | None) -> str:
-        """The definition in one line."""
+    def summary(self, amount: str) -> str:
+        """The definition in one line; `amount` is how many variants or trials that are, empty without a plan."""
         found = self.definition()
-        total = "" if variants is None else f" = {count(variants, 'variant')}"
+        total = f" = {amount}" if amount else ""
         epochs = count(found.options["epochs"], "epoch") if found.options["epochs"] else "? epochs"
         return f"{found.family} on {self.data_field.value}, {epochs}; {found.size}{total}"
 
     def hints(self) -> dict[str, str]:
         """What to say of each field, by its label."""
         rows = [w for row in self.rows for w in (row.kind_field, row.text_field)]
-        hinted = [*self.fields.values(), *rows]
+        hinted = [*(w for name, w in self.fields.items() if name not in self.search.fields), *rows]
         found = {str(w.description): str(w.tooltip) for w in hinted if w.description and w.tooltip}
-        return {**found, "axis": "Which axis of the grid this row is"}
+        return {**found, **self.search.hints(), "axis": "Which axis of the grid this row is"}
 
-    def add_axis(self, name: str = "", values: Sequence[Json] | None = None) -> AxisRow:
+    def add_axis(self, name: str = "", values: Any = None) -> AxisRow:
         """One more row.
 
         Args:
             name: the axis; the first that is not there yet without.
-            values: to begin with; the axis's default without.
+            values: to begin with, or an interval; the axis's default without.
 
         Raises:
             GridError: the family has no such axis, or it has a row already.
@@ -213,7 +223,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     def _misread(self) -> dict[str, str]:
         """What can't be read in fields, by name."""
-        typed = {name: widget for name, widget in self.fields.items() if isinstance(widget, fields.TypedField)}
+        typed = {name: widget for name, widget in self.fields.items() if hasattr(widget, "error")}
         return {name: widget.error for name, widget in typed.items() if widget.error and not widget.disabled}
 
     def _complain(self, more: dict[str, str]) -> None:
@@ -225,11 +235,11 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         said = (f"{self.fields[name].description}: {text}" for name, text in found.items())
         self.fields_problem.value = "".join(f'<div role="alert">{escape(text)}</div>' for text in said)
 
-    def _fill(self, grid: Mapping[str, Sequence[Json]]) -> None:
+    def _fill(self, grid: Mapping[str, Any]) -> None:
         for name, values in grid.items():
             if name not in self._specs:
                 raise hfta.family(self.family_field.value).no_axis(name, self._data_now())
-            self.add_axis(name, [self._specs[name].check_or_none(v) for v in values])
+            self.add_axis(name, accepted(values, self._specs[name]))
 
     def _listen(self) -> None:
         self.family_field.observe(self._family_changed, "value")
@@ -271,6 +281,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         for row in self.rows:
             row.offer(free, self._specs)
         self.add_button.disabled = not free
+        if not self._quiet:
+            self.search.follow(self.rows)
         swept = any(row.name == "batch_size" for row in self.rows)
         field = self.fields["batch_size"]
         field.disabled = swept
@@ -342,13 +354,14 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._quiet = False
         self._edited()
 
-    def _accepted(self, name: str, values: Sequence[Json] | None) -> list[Json] | None:
+    def _accepted(self, name: str, values: Any) -> Any:
         try:
-            return None if values is None else [self._specs[name].check_or_none(v) for v in values]
+            return None if values is None else accepted(values, self._specs[name])
         except GridError:
             return None
 
 
 def _hint(name: str) -> str:
-    hint = ARGUMENTS[name].hint
+    """The help of an argument's option; of one without, the beginning of what the docstring says."""
+    hint = ARGUMENTS[name].hint or re.split(r"[:.]", helps()[name])[0]
     return hint[0].upper() + hint[1:]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import ipywidgets
 
 from hfta_nb.errors import StudyError
 from hfta_nb.records.events import Json
-from hfta_nb.search.grid import Grid
+from hfta_nb.search.grid import Grid, Integers
+from hfta_nb.search.intervals import interval_text, is_interval
+from hfta_nb.search.spaces import checked, choices_of
 from hfta_nb.ui.text import count, escape, listing
 from hfta_nb.ui.widgets import button, words
 
@@ -22,7 +24,7 @@ class FormValues:
     Attributes:
         family: its name.
         data: a name, or the person's own data.
-        axes: values per axis that can be read.
+        axes: values per axis that can be read, or its interval.
         listed: configurations that are variants themselves, in addition to the product of the axes.
         options: the other arguments of `hfta_nb.Study`.
         problems: errors in words, by axis or label of the field.
@@ -30,13 +32,13 @@ class FormValues:
 
     family: str
     data: Any
-    axes: dict[str, tuple[Json, ...]]
+    axes: dict[str, Any]
     listed: tuple[dict[str, Json], ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     @property
-    def grid(self) -> dict[str, tuple[Json, ...]] | Grid:
+    def grid(self) -> dict[str, Any] | Grid:
         """The argument of `hfta_nb.Study`."""
         if not self.listed:
             return self.axes
@@ -44,27 +46,38 @@ class FormValues:
 
     @property
     def size(self) -> str:
-        """The size of the grid in words: ``3 lr x 2 width``, ``12 listed``."""
-        product = " x ".join(f"{len(values)} {name}" for name, values in self.axes.items())
+        """The size of the grid in words: ``3 lr x 2 width``, ``12 listed``; of a search also ``lr 0.001 to 0.1``."""
+        product = " x ".join(axis_words(name, axis, self.options.get("trials")) for name, axis in self.axes.items())
         listed = f"{len(self.listed):,} listed" if self.listed else ""
         return " + ".join(filter(None, [product, listed])) or "no axis"
 
 
-def parted(given: Any) -> tuple[Mapping[str, Sequence[Json]], tuple[dict[str, Json], ...]]:
-    """The product axes of a grid, and its listed configurations.
+def axis_words(name: str, axis: Any, trials: Any = None) -> str:
+    """An axis in words: ``3 lr``; as an interval, which whole numbers are in a search, ``lr 0.001 to 0.1 (log)``."""
+    if isinstance(axis, tuple) and not (trials and is_interval(axis)):
+        return f"{len(axis)} {name}"
+    kind, text = interval_text(axis)
+    return f"{name} {text}" + " (log)" * kind.startswith("log")
+
+
+def parted(given: Any) -> tuple[Mapping[str, Any], tuple[dict[str, Json], ...]]:
+    """The product axes of a grid or a search space, and the listed configurations.
 
     Raises:
-        StudyError: it is a search space with an interval or a function, which no row can show.
+        StudyError: it is a function, which no row can show.
     """
-    axes = given.items() if isinstance(given, Mapping) else [("", given)]
-    for name, values in axes:
-        if callable(values) or hasattr(values, "low"):
-            remedy = "start the search with Study(...).fit() or hfta-nb tune, and show it with Workbench.reattach(...)"
-            raise StudyError("a row has a list of values", where=f"Workbench, {name or 'grid'}", got=values,
-                             accepted="lists, also with trials=", remedy=remedy)  # fmt: skip
+    if callable(given):
+        remedy = "start the search with Study(...).fit() or hfta-nb tune, and show it with Workbench.reattach(...)"
+        raise StudyError("a function has no rows", where="Workbench, grid", got=given,
+                         accepted="axes as lists and intervals", remedy=remedy)  # fmt: skip
+    axes = given if isinstance(given, Mapping) else {}
+    whole = {name: axis for name, axis in axes.items() if isinstance(axis, Integers)}  # a list in a grid
+    if any(hasattr(axis, "low") or hasattr(axis, "choices") for axis in axes.values()):
+        space = cast("Mapping[str, Any]", checked(axes))
+        return {name: axis if is_interval(axis) else tuple(choices_of(axis) or ()) for name, axis in space.items()}, ()
     grid = Grid(given)
     if grid.product or not grid.listed:
-        return grid.product or {}, grid.listed
+        return {**(grid.product or {}), **whole}, grid.listed
     # The product of no axes is one variant with all defaults, which no row would show.
     return {}, grid.listed if grid.product is None else ({}, *grid.listed)
 

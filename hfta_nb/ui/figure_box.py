@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,12 @@ from hfta_nb.ui.text import escape
 from hfta_nb.ui.text import words as error_words
 from hfta_nb.ui.widgets import button, words
 
-NONE, CONTOUR = "none", "contour"
+NONE, CONTOUR, BEST = "none", "contour", "best_so_far"
+_EVERY_S = 2.0
+"""Shortest time between two drawings of the figure that follows the run."""
 KINDS = {
     NONE: "no figure",
+    BEST: "best so far",
     "importances": "importances",
     "parallel_coordinates": "parallel coordinates",
     "slices": "slices",
@@ -71,7 +75,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
         row = ipywidgets.HBox([self.kind, self.first, self.second, self.again]).add_class("hfta-figure-tools")
         super().__init__([row, self.note, self.image])
         self.add_class("hfta-figures")
-        self._quiet = False
+        self._quiet, self._next_s = False, 0.0
         self._lay([])
         for field in (self.kind, self.first, self.second):
             field.observe(lambda _: self.draw(), "value")
@@ -104,6 +108,13 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
         self.image.value = data
         self.image.layout.display = "" if data else "none"
         self.again.layout.display = "" if self.kind.value != NONE else "none"
+
+    def follow(self, at_once: bool = False) -> None:
+        """Called when there is more to show of the run: the best so far is drawn again, at most each few seconds."""
+        began_s = time.monotonic()
+        if self.kind.value == BEST and (at_once or began_s >= self._next_s):
+            self.draw()
+            self._next_s = time.monotonic() + max(_EVERY_S, 10 * (time.monotonic() - began_s))
 
     def _choices(self, study: Study, history: History) -> list[str]:
         """What the lists beside the figure's name offer."""

@@ -87,12 +87,16 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         columns.append(_column("check", "against serial", "Largest difference from training alone", True))
     hopeless = blown_up(history)
     scheme = colors.Scheme(list(history.members.values()), run.axes, color_by)
+    origins = {e.variant: f"#{e.parent} at ep {e.epoch}" for e in history.edits if e.parent is not None}
+    if origins:
+        columns.append(_column("from", "copy of", "The member that it was copied from last, and its epoch then", False))
     rows = []
     board = history.leaderboard()
     for rank, member in enumerate(board[:MOST_ROWS], 1):
         found = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
         if member.id in hopeless:
             found["state"] = f"{found['state'][0]}, blown up", found["state"][1]
+        found["from"] = (origins.get(member.id, ""),) * 2
         cells = [found[column["key"]] for column in columns]
         row = _row(member, cells, scheme.stroke(member), history)
         best = rank == 1 and math.isfinite(member.best_value)

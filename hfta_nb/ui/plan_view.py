@@ -13,6 +13,7 @@ from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.simulate import Simulate
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
+from hfta_nb.ui.trials import plan_words
 from hfta_nb.ui.widgets import words
 
 MOST_ROWS = 20
@@ -146,13 +147,14 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
 
     def __init__(self, where: executors.Where, later: Later) -> None:
         self.sentence = words("hfta-plan-sentence")
+        self.search = words("hfta-plan-search")
         self.arrays = words("hfta-plan-arrays")
         self.needs = words("hfta-plan-needs")
         self.manner = words("hfta-plan-needs")
         self.tried = words("hfta-plan-tried")
         self.groups: Sequence[GroupRecord] = ()
         self.simulate = Simulate(where, later)
-        super().__init__([self.sentence, self.arrays, self.needs, self.manner, self.tried, self.simulate])
+        super().__init__([self.search, self.sentence, self.arrays, self.needs, self.manner, self.tried, self.simulate])
 
     def __repr__(self) -> str:
         return "PlanView()"
@@ -160,18 +162,20 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
     def show(self, study: Study, groups: Sequence[GroupRecord] | None = None, configs: Configs | None = None) -> str:
         """Show a study's plan, or its current groups during a run (see `summary`); returns the sentence."""
         said, self.groups = summary(study, groups, configs), groups or self.groups
-        self.sentence.value = escape(said)
+        planned = plan_words(study)
+        first = "The first trials: " if study.searcher is not None and groups is None else ""
+        self.search.value, self.sentence.value = escape(planned), escape(first + said)
         self.arrays.value = plan_table(study, groups, configs)
         self.needs.value = escape(needs(study, groups))
         self.manner.value = escape(manner(study, groups))
         if groups is None:
             self.simulate.plan(study)
-        return said
+        return planned.partition(". ")[0] if study.searcher is not None else said
 
     def show_problem(self, text: str) -> None:
         """Show why there is no plan."""
         self.sentence.value = f'<span class="hfta-error">{escape(text)}</span>'
-        self.arrays.value = self.needs.value = self.manner.value = ""
+        self.search.value = self.arrays.value = self.needs.value = self.manner.value = ""
         self.simulate.plan(None)
 
     def close(self) -> None:

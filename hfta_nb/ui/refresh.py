@@ -11,6 +11,7 @@ from hfta_nb.ui.figure_box import NONE
 from hfta_nb.ui.leaderboard import table_of
 from hfta_nb.ui.run_phase import AT_REST
 from hfta_nb.ui.session import Session
+from hfta_nb.ui.trials import Trials
 from hfta_nb.ui.widgets import Section
 from hfta_nb.ui.workbench_protocol import Bench
 
@@ -31,7 +32,7 @@ def refresh(bench: Bench, session: Session) -> None:
         history = session.history
         table = table_of(history, bench.live.color_by)
         lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
-        lines["Train"] = bench.train_view.show(history, session.phase)
+        lines["Train"] = bench.train_view.show(history, session.phase, Trials.of(session.study))
         groups = history.groups
         configs = {member.id: member.config for member in history.members.values()}
         bench.results.steer.show(history, bench.leaderboard.selected, session.phase not in AT_REST)

@@ -6,6 +6,7 @@ from typing import Any
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
+from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.search.grid import Grid
 from hfta_nb.study import Study, given_options
 
@@ -28,16 +29,30 @@ def grid_of(study: Study) -> Grid:
     return grid
 
 
+def searched_of(study: Study) -> dict[str, Any]:
+    """The space of a search in a grid's place, and what says how it is searched; empty of a study that is none.
+
+    A function as a space has no rows: its trials are a grid.
+    """
+    searcher = study.searcher
+    if searcher is None or callable(searcher.space):
+        return {} if searcher is None else {"padding": study.padding}
+    names = ("trials", "slots", "sampler", "pruner", "seeds_by", "constraint", "skip_duplicates")
+    found = {name: getattr(searcher, name) for name in names} | {"timeout": searcher.timeout_s}
+    seeds = {"seed": searcher.seeds} if searcher.seeds else {}
+    storage = {"storage": searcher.home.given} if searcher.home.shared else {}
+    given = {name: value for name, value in found.items() if value != ARGUMENTS[name].default}
+    return {"grid": {**searcher.space, **seeds}, **given, **storage}
+
+
 def arguments_of(study: Study) -> dict[str, Any]:
     """The arguments of a Workbench that defines this study."""
     own = not hfta.data.known(study.data_name)
-    # A Workbench trains a search's trials as a grid, of which less padding is usual.
-    padding = {} if study.searcher is None else {"padding": study.padding}
     return {
         "family": study.family,
         "data": study.data if own else study.data_name,
         "grid": grid_of(study),
         **({"population": study.rounds.method} if study.rounds is not None else {}),
-        **padding,
+        **searched_of(study),
         **given_options(study),
     }

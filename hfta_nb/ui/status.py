@@ -10,22 +10,22 @@ from hfta_nb.ui.text import count, shorten
 _LEVELS = {RunPhase.FINISHED: "good", RunPhase.FAILED: "bad", RunPhase.INTERRUPTED: "idle", RunPhase.STOPPED: "idle"}
 
 
-def status(phase: RunPhase, history: History, variants: int | None, problem: str, wrong: str = "") -> tuple[str, str]:
+def status(phase: RunPhase, history: History, amount: str, problem: str, wrong: str = "") -> tuple[str, str]:
     """The state in one line, and its level.
 
     Args:
         phase: of the run.
         history: of the run.
-        variants: number of defined variants; None if they can't be planned.
+        amount: how many variants or trials are defined; empty if they can't be planned.
         problem: why they can't be planned, in words.
         wrong: the error of trying the forward, in words.
     """
     if phase is RunPhase.IDLE:
-        if variants is None:
+        if not amount:
             return shorten(f"not ready: {problem}"), "bad"
         if wrong:
             return shorten(wrong), "bad"
-        return f"ready to train {count(variants, 'variant')}", "idle"
+        return f"ready to train {amount}", "idle"
     members = count(len(history.members), "variant") if history.members else ""
     texts = {
         RunPhase.STARTING: "starting: a separate process",

@@ -13,6 +13,7 @@ from hfta_nb.records import speeds
 from hfta_nb.records.history import History
 from hfta_nb.ui.run_phase import AT_REST, BUTTONS, ENDED, RunPhase, why_not
 from hfta_nb.ui.text import clock, escape, memory, rate, shorten
+from hfta_nb.ui.trials import Trials
 from hfta_nb.ui.widgets import ProgressBar, button, words
 
 MUCH = 0.1
@@ -44,13 +45,15 @@ def fraction(history: History) -> float:
     return done / len(history.members)
 
 
-def progress_text(history: History, phase: RunPhase) -> str:
-    """The text beside the bar: epoch, elapsed and remaining time, or the run's activity."""
+def progress_text(history: History, phase: RunPhase, trials: Trials | None = None) -> str:
+    """The text beside the bar: epoch or trials, elapsed and remaining time, or the run's activity."""
     run, now = history.run, history.progress
     if phase is RunPhase.STARTING and now is None:
         return "starting: " + (history.phase or "a separate process")
     if run is None or now is None:
         return "" if phase in AT_REST else str(phase)
+    if trials is not None:
+        return f"{trials.progress(history)}, {clock(now.elapsed_s)}{_search_left(history, phase, trials)}"
     groups = len(history.groups)
     array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase is not RunPhase.FINISHED else ""
     epoch = min(run.epochs, math.floor(now.epochs_done) + (now.epochs_done < run.epochs and phase not in ENDED))
@@ -58,12 +61,22 @@ def progress_text(history: History, phase: RunPhase) -> str:
     return f"{array}epoch {epoch}/{run.epochs}, {clock(now.elapsed_s)}{left}"
 
 
+def _search_left(history: History, phase: RunPhase, trials: Trials) -> str:
+    """What is left of a search, as fast as it was so far: trials that are pruned take less."""
+    now, share = history.progress, trials.share(fraction(history), history)
+    if phase in ENDED or now is None:
+        return ""
+    if not math.isfinite(now.remaining_s) or not share:
+        return ", estimating"
+    return f", at most {clock(now.elapsed_s * (1 - share) / share)} left"
+
+
 def _remaining(now: ev.StepsDone) -> str:
     return f"{clock(now.remaining_s)} left" if math.isfinite(now.remaining_s) else "estimating"
 
 
-def details(history: History, phase: RunPhase) -> list[str]:
-    """The numbers below the bar: rate, speedup, members by state, and the phase unless it is training."""
+def details(history: History, phase: RunPhase, trials: Trials | None = None) -> list[str]:
+    """The numbers below the bar: rate, speedup, members or trials by state, and the phase unless it is training."""
     found = []
     if history.progress and phase not in AT_REST and phase is not RunPhase.PAUSED:
         found.append(rate(history.progress.samples_per_s))
@@ -72,7 +85,7 @@ def details(history: History, phase: RunPhase) -> list[str]:
     found += [speedup(history), manner(history)]
     paused = {ev.RUNNING: "paused"} if history.state == ev.PAUSED else {}
     counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]
-    found.append(", ".join(f"{n} {state}" for n, state in counts if n))
+    found.append(trials.counts(history) if trials else ", ".join(f"{n} {state}" for n, state in counts if n))
     found += [halving(event) for event in history.halvings[-1:]]
     found += [difference(event) for event in history.differences[-1:]]
     if history.phase and history.phase != "training" and phase is RunPhase.RUNNING:
@@ -172,10 +185,11 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
             made.disabled = bool(reason)
             made.tooltip = f"Not now: {reason}" if reason else self._tooltip(name, phase)
 
-    def show(self, history: History, phase: RunPhase) -> str:
-        """Show the progress; returns it in one line."""
-        text, below = progress_text(history, phase), details(history, phase)
-        done = 1.0 if phase is RunPhase.FINISHED else fraction(history)
+    def show(self, history: History, phase: RunPhase, trials: Trials | None = None) -> str:
+        """Show the progress, of a search by its trials; returns it in one line."""
+        text, below = progress_text(history, phase, trials), details(history, phase, trials)
+        done = fraction(history) if trials is None else trials.share(fraction(history), history)
+        done = 1.0 if phase is RunPhase.FINISHED else done
         facts: dict[str, Any] = {"fraction": round(done, 4), "state": str(phase), "text": text, "details": below}
         if facts != self.progress.facts:
             self.progress.facts = facts

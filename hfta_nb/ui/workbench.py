@@ -142,7 +142,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         return self._session.handle
 
     def __repr__(self) -> str:
-        return f"Workbench({self.define.summary(self._planner.variants)})"
+        return f"Workbench({self.define.summary(self._planner.amount)})"
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -312,7 +312,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         if self._session.phase in AT_REST:
             self._dry_run.plan(self._planner.draft)
         self.sections["Plan"].summarise(line)
-        self.sections["Define"].summarise(self.define.summary(self._planner.variants))
+        self.sections["Define"].summarise(self.define.summary(self._planner.amount))
         self.bar.hints = self.define.hints() | self.plan_view.simulate.hints()
         if self._planner.draft is not None and self._session.phase in AT_REST:
             self.bar.device = device_text(self._planner.draft.device)
@@ -347,6 +347,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint, what)
 
     def ended(self) -> None:
+        self._later.soon(lambda: self.results.figures.follow(at_once=True))
         if not self._waiting:
             self._later.soon(self._persistence.keep)
 
@@ -354,10 +355,11 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         phase, session = self._session.phase, self._session
         self.train_view.enable(phase, self._planner.problem, session.has_checkpoint)
         self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
-        self.say(*status(phase, session.history, self._planner.variants, self._planner.problem, self._wrong))
+        self.say(*status(phase, session.history, self._planner.amount, self._planner.problem, self._wrong))
 
     def refresh(self) -> None:
         refresh(self, self._session)
+        self._later.soon(self.results.figures.follow)
 
     # The screen.
 

@@ -52,7 +52,8 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     assert found.grid == {"lr": (1e-3, 1e-2), "activation": ("relu", "gelu")}
     wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
     wanted |= {"precision": "fp32", "capacity": None, "checkpointing": "auto", "compile": "auto"}
-    wanted |= {"steps_per_epoch": None, "validate_every": 1}
+    wanted |= {"steps_per_epoch": None, "validate_every": 1, "trials": None, "sampler": None, "pruner": None}
+    wanted |= {"slots": None, "seeds_by": "mean", "population": None}
     assert found.options == wanted | {"device": define.fields["device"].value}
 
 
@@ -223,7 +224,7 @@ def test_kinds_and_rewording() -> None:
     specs = hfta.family("mlp").specs
     assert kinds_for(specs["activation"]) == ("choice",)
     assert kinds_for(specs["nesterov"]) == ("boolean",)
-    assert kinds_for(specs["lr"]) == ("list", "range", "log range")
+    assert kinds_for(specs["lr"]) == ("list", "range", "log range", "interval", "log interval")
     assert kinds_for(specs["width"])[:2] == ("list", "integers")
     assert describe(specs["dropout"], (0.0, 0.25, 0.5, 0.75)) == ("range", "0 to 0.75, 4")
     assert reword("integers", (2, 8), specs["width"]) == "2 to 8"
@@ -359,13 +360,6 @@ def test_wrong_arguments_raise(make: Make, arguments: dict[str, object], error: 
         make(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("grid", "where"),
-    [
-        ({"lr": hfta.uniform(1e-4, 1e-1, log=True)}, "Workbench, lr"),
-        (lambda trial: {"lr": trial.suggest_float("lr", 1e-4, 1e-1)}, "Workbench, grid"),
-    ],
-)
-def test_a_search_that_no_row_can_show_is_sent_elsewhere(make: Make, grid: object, where: str) -> None:
-    with pytest.raises(StudyError, match=rf"{where}: a row has a list of values; .*Workbench\.reattach"):
-        make(grid=grid, trials=4)
+def test_a_search_by_a_function_is_sent_elsewhere(make: Make) -> None:
+    with pytest.raises(StudyError, match=r"Workbench, grid: a function has no rows; .*Workbench\.reattach"):
+        make(grid=lambda trial: {"lr": trial.suggest_float("lr", 1e-4, 1e-1)}, trials=4)

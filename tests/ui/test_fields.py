@@ -86,7 +86,7 @@ def test_what_a_field_can_not_read_stays_there_and_is_told(make: Make, label: st
     assert "hfta-wrong" in field._dom_classes
     assert bench.train_view.buttons["train"].disabled
     assert bench.plan_view.sentence.value.endswith(f"No plan yet: see {field.description} above.</span>")
-    assert "= " not in define.summary(None)  # which is asked for all the same
+    assert "= " not in define.summary("")  # which is asked for all the same
     field.value = before[label]
     assert define.fields_problem.value == ""
     assert {name: widget.value for name, widget in define.fields.items()} == before

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from hfta_nb.errors import GridError
 from hfta_nb.records.events import Json
 from hfta_nb.search.grid.axes import AxisSpec, check_name, check_values, show
-from hfta_nb.search.grid.ranges import integers, linspace, logspace, seeds
+from hfta_nb.search.grid.ranges import Integers, integers, linspace, logspace, seeds
 
 KINDS = ("list", "range", "log range", "integers", "boolean", "choice", "seeds")
 """Kinds of values in a row of the Workbench; `parse_values` reads each."""
@@ -67,7 +67,9 @@ def parse_values(name: str, kind: str, text: str, spec: AxisSpec | None = None) 
         values = _READERS[kind](text.strip())
     except GridError as error:
         raise error.at(name, f"for example {HINTS[kind]}") from None
-    return check_values(name, [spec.check_or_none(v) if spec else v for v in values])
+    checked = check_values(name, [spec.check_or_none(v) if spec else v for v in values])
+    # In a search this is an interval, as the same from code.
+    return values if kind == "integers" and isinstance(values, Integers) and checked == values else checked
 
 
 def parse_axis(text: str, specs: Mapping[str, AxisSpec] | None = None) -> tuple[str, tuple[Json, ...]]:
@@ -96,7 +98,7 @@ def parse_scalar(text: str) -> Json:
     with contextlib.suppress(ValueError):
         return int(word)
     try:
-        return _number(word)
+        return parse_number(word)
     except GridError:
         if re.match(r"[-+.]?\d", word):  # meant as a number, so raise an error rather than take it as a name
             raise
@@ -106,7 +108,12 @@ def parse_scalar(text: str) -> Json:
 _WORDS: dict[str, Json] = {"true": True, "false": False, "none": None}
 
 
-def _number(text: str) -> float:
+def parse_number(text: str) -> float:
+    """A finite number.
+
+    Raises:
+        GridError: the text is none.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -119,7 +126,12 @@ def _number(text: str) -> float:
     return value
 
 
-def _whole(text: str) -> int:
+def parse_whole(text: str) -> int:
+    """A whole number.
+
+    Raises:
+        GridError: the text is none.
+    """
     try:
         return int(text)
     except ValueError:
@@ -166,7 +178,7 @@ def _three(text: str) -> tuple[float, float, int]:
         raise GridError(
             f"a range is first, last and how many, and this has {len(parts)} of the three", got=text.strip()
         )
-    return _number(parts[0]), _number(parts[1]), _whole(parts[2])
+    return parse_number(parts[0]), parse_number(parts[1]), parse_whole(parts[2])
 
 
 def _read_range(text: str) -> Sequence[Json]:
@@ -181,7 +193,7 @@ def _read_integers(text: str) -> Sequence[Json]:
     match = re.fullmatch(r"(-?\d+)\s*(?:to|\.\.+|,|-)\s*(-?\d+)(?:\s*(?:step|,)\s*(\d+))?", text)
     if match:
         return integers(int(match[1]), int(match[2]), int(match[3] or 1))
-    return [_whole(p) for p in _parts(text)]
+    return [parse_whole(p) for p in _parts(text)]
 
 
 def _read_booleans(text: str) -> Sequence[Json]:
@@ -197,7 +209,7 @@ def _read_choices(text: str) -> Sequence[Json]:
 
 
 def _read_seeds(text: str) -> Sequence[Json]:
-    numbers = [_whole(p) for p in _parts(text)]
+    numbers = [parse_whole(p) for p in _parts(text)]
     return seeds(numbers[0]) if len(numbers) == 1 else numbers
 
 
