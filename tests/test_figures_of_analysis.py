@@ -23,6 +23,7 @@ GRID = {"lr": [1e-4, 1e-3, 1e-2, 1e-1], "width": [8, 16, 24]}
 DRAW: dict[str, Callable[[History], Figure]] = {
     "parallel": figures.parallel_coordinates,
     "slices": figures.slices,
+    "best_so_far": figures.best_so_far,
     "contour": lambda history: figures.contour(history, "lr", "width"),
     "pareto": lambda history: figures.pareto(history, [("val_accuracy", True), ("train_loss", False)]),
 }

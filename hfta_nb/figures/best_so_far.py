@@ -88,5 +88,6 @@ def _improvements(
     for time_s, value in points:
         if not found or better(value, found[-1][1]) != found[-1][1]:
             waited_s = sum(min(end, time_s) - begin for begin, end in paused if begin < time_s)
-            found.append((max(0.0, time_s - history.begin_s - waited_s), value))
+            at_s = max(0.0, time_s - history.begin_s - waited_s)
+            found = [*(point for point in found if point[0] < at_s), (at_s, value)]  # the best of each moment
     return found or [(0.0, members[0].best_value)]

@@ -79,7 +79,7 @@ def choice(name: str, options: Sequence[str], tooltip: str, chosen: str | None =
     made = ipywidgets.Dropdown(options=list(options), description=name, tooltip=tooltip, layout={"width": "auto"})
     if chosen is not None:
         made.value = one_of(name, chosen, options)
-    return made.add_class("hfta-field").add_class(f"hfta-field-{name}")
+    return made.add_class("hfta-field").add_class(f"hfta-field-{name.replace(' ', '-')}")
 
 
 def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "", most: int = MOST) -> TypedField:

@@ -230,7 +230,7 @@ def layout(history: History, variants: Sequence[Member]) -> dict[str, Any]:
         "epochs": run.epochs if run else 0,
         "metrics": metrics(run.metrics if run else ()),
         "device": run.device if run else "",
-        "members": [_member(v, varying) for v in variants],
+        "members": [_member(v, varying, history.edits) for v in variants],
         "of": len(history.members),
         "axes": [_axis(colors.axis(n, colors.values_of(n, variants, axes)), variants) for n in names],
         "auto": colors.color_axis(len(variants), axes),
@@ -257,10 +257,12 @@ def split_metric(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _member(variant: Member, names: Sequence[str]) -> dict[str, Any]:
+def _member(variant: Member, names: Sequence[str], edits: Sequence[ev.MemberEdited]) -> dict[str, Any]:
     stroke = colors.member(variant.id)
     config = [[name, show(value)] for name, value in variant.config.items()]
-    return {"id": variant.id, "label": colors.label(variant, names), "config": config, **_paint(stroke)}
+    copies = [(e.epoch, e.parent) for e in edits if e.variant == variant.id and e.parent is not None]
+    label = colors.label(variant, names)
+    return {"id": variant.id, "label": label, "config": config, "copies": copies, **_paint(stroke)}
 
 
 def _axis(axis: colors.AxisColors, variants: Sequence[Member]) -> dict[str, Any]:

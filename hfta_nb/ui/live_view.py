@@ -51,6 +51,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         color_by: the axis that sets the colour; empty for the member (with more than 12 members, for the first axis).
         selected: ids of the selected members.
         running: whether the run is in progress.
+        rungs: epochs at which trials are pruned, or members replaced.
 
     Example:
         >>> LiveView()
@@ -69,6 +70,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
     color_by = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.List(traitlets.Int()).tag(sync=True)
     running = traitlets.Bool(False).tag(sync=True)
+    rungs = traitlets.List(traitlets.Int()).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         # The lock guards the attributes below. It is never held while a trait is set, because observers may do

@@ -8,7 +8,7 @@ from hfta_nb.ui.define import Define
 from hfta_nb.ui.definition import FormValues
 from hfta_nb.ui.plan_view import PlanView
 from hfta_nb.ui.text import count, words
-from hfta_nb.ui.trials import Trials
+from hfta_nb.ui.trials import amount
 
 
 class Planner:
@@ -32,10 +32,7 @@ class Planner:
     @property
     def amount(self) -> str:
         """How many of what are defined: ``12 variants``, ``20 trials``; empty without a plan."""
-        trials = Trials.of(self.draft)
-        if trials is not None:
-            return count(trials.total, "trial")
-        return "" if self.variants is None else count(self.variants, "variant")
+        return amount(self.draft) or ("" if self.variants is None else count(self.variants, "variant"))
 
     def plan(self) -> str:
         """Read the fields and show the plan or the problem; returns it in one line."""

@@ -70,7 +70,7 @@ class Population(ipywidgets.HBox):  # type: ignore[misc]
     value = traitlets.Any()
 
     def __init__(self, given: Any, tooltip: str) -> None:
-        self.description, self.tooltip, self._given = "population", tooltip, given
+        self.description, self.hint, self._given = "population", tooltip, given  # a box takes no tooltip
         if not (given is None or isinstance(given, PBT | Halving)):
             raise StudyError("not a population method", where="population", got=given,
                              accepted="hfta.PBT(...) or hfta.Halving(...)")  # fmt: skip
@@ -196,7 +196,7 @@ class SearchFields(ipywidgets.HBox):  # type: ignore[misc]
         chosen = population.kind.value != "none"
         shown = bool(ranges) or self.on or chosen or self._open
         self.layout.display = "" if shown else "none"
-        self.button.description = "train all instead" if shown else "search"
+        self.button.description = "no search" if shown else "search"
         self.button.disabled = bool(ranges)
         why = f"{ranges[0]} is an interval, which only a search can train" if ranges else ""
         self.button.tooltip = f"Not now: {why}" if why else "Train all of the grid" if shown else _SEARCH
@@ -206,7 +206,7 @@ class SearchFields(ipywidgets.HBox):  # type: ignore[misc]
             self.fields[name].disabled = not used
             self.fields[name].layout.display = "" if used else "none"
         population.kind.disabled = self.on and not chosen
-        population.kind.tooltip = "Trials have no population: clear trials first" if self.on else population.tooltip
+        population.kind.tooltip = "Trials have no population: clear trials first" if self.on else population.hint
 
     def told(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a study: without trials, those that belong to a search have their defaults."""

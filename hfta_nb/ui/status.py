@@ -16,7 +16,8 @@ def status(phase: RunPhase, history: History, amount: str, problem: str, wrong: 
     Args:
         phase: of the run.
         history: of the run.
-        amount: how many variants or trials are defined; empty if they can't be planned.
+        amount: how many variants or trials are defined, empty if they can't be planned; of a run, how many trials it
+            tries, empty of one that is no search.
         problem: why they can't be planned, in words.
         wrong: the error of trying the forward, in words.
     """
@@ -26,7 +27,7 @@ def status(phase: RunPhase, history: History, amount: str, problem: str, wrong: 
         if wrong:
             return shorten(wrong), "bad"
         return f"ready to train {amount}", "idle"
-    members = count(len(history.members), "variant") if history.members else ""
+    members = amount or (count(len(history.members), "variant") if history.members else "")
     texts = {
         RunPhase.STARTING: "starting: a separate process",
         RunPhase.RUNNING: f"training {members}",

@@ -66,6 +66,12 @@ class Trials:
         return done * there / max(there, self.total * self.seeds)
 
 
+def amount(study: Study | None) -> str:
+    """How many trials a search tries: ``20 trials``; empty of a study that is none."""
+    trials = Trials.of(study)
+    return "" if trials is None else count(trials.total, "trial")
+
+
 def plan_words(study: Study) -> str:
     """What a search or a population will do, in sentences; empty of a study that is neither."""
     if study.rounds is not None:

@@ -26,11 +26,12 @@ from hfta_nb.ui.planner import Planner
 from hfta_nb.ui.refresh import clear, refresh, sections_of
 from hfta_nb.ui.reopen import loaded, restore
 from hfta_nb.ui.results import Results
-from hfta_nb.ui.run_phase import AT_REST, ENDED, why_not
+from hfta_nb.ui.run_phase import AT_REST, ENDED, RunPhase, why_not
 from hfta_nb.ui.saved_run import arguments_of
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.status import status
 from hfta_nb.ui.train_view import TrainView
+from hfta_nb.ui.trials import amount, rungs
 from hfta_nb.ui.watch import Watch
 from hfta_nb.ui.widgets import Bar
 
@@ -355,7 +356,9 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         phase, session = self._session.phase, self._session
         self.train_view.enable(phase, self._planner.problem, session.has_checkpoint)
         self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
-        self.say(*status(phase, session.history, self._planner.amount, self._planner.problem, self._wrong))
+        self.live.rungs = rungs(session.study)
+        trains = amount(session.study) if phase is not RunPhase.IDLE else self._planner.amount
+        self.say(*status(phase, session.history, trains, self._planner.problem, self._wrong))
 
     def refresh(self) -> None:
         refresh(self, self._session)

@@ -337,3 +337,16 @@ def test_one_point_and_one_measurement_can_be_seen(opened: Open) -> None:
     front = opened([run_started(FEW), epoch_done(1, 4, flat), cpu_sample(1.0)])
     assert count(front, colors.member(2).light) > 8
     assert count(front, colors.CPU.light, "device") > 8
+
+
+
+def test_rungs_and_copies_are_marked(opened: Open) -> None:
+    front = opened(flat_run(), traits={"split": "validation"})
+    before, orange = picture(front), count(front, colors.member(1).light)
+    front.set(rungs=[3, 6])
+    settle(front)
+    assert picture(front) != before
+    front.show([ev.MemberEdited(T0 + 30, 1, "copied", 0, True, 6, 138, {"lr": 0.5})])
+    settle(front)
+    assert count(front, colors.member(1).light) > orange + 8
+    assert "copy of #0 at epoch 6" in hover(front, 0.99, 0.66)

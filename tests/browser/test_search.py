@@ -22,7 +22,11 @@ def set_up(screen: Screen) -> None:
     screen.field("kind of lr").select_option("log interval")
     expect(screen.field("trials")).to_have_value("20")
     error = screen.axis("lr").locator(".hfta-error [role=alert]")
-    for text, said in [("0 to 1", "no logarithmic interval"), ("1e-1 to 1e-4", "not in order"), ("1e-3", "a first and")]:
+    for text, said in [
+        ("0 to 1", "no logarithmic interval"),
+        ("1e-1 to 1e-4", "not in order"),
+        ("1e-3", "a first and"),
+    ]:
         screen.type("values of lr", text)
         expect(error).to_contain_text(said)
         expect(screen.button("Train")).to_be_disabled()

@@ -70,11 +70,14 @@ export class Legend {
     const { view } = this;
     this.bar.append(element("span", "", {}, axis.name));
     const { members } = view.store;
-    const step = Math.ceil(axis.values.length / 12); // labels that would not fit are left to the tooltip
+    // Labels that would not fit are left to the tooltip: some 72 letters have room, and the values drawn from an interval
+    // have many.
+    const letters = axis.numeric ? 1 + Math.max(0, ...axis.values.map((value) => value.length)) : 0;
+    const step = Math.ceil(axis.values.length / Math.min(12, 72 / letters));
     axis.values.forEach((value, i) => {
       const ids = [...members.values()].filter((m) => axis.of[m.place] === i).map((m) => m.id);
       const text = `${axis.name} ${value}: ${ids.length} members; click to select them`;
-      const button = element("button", "hfta-step", { type: "button", title: text, "aria-label": text });
+      const button = element("button", step > 1 ? "hfta-step hfta-wide" : "hfta-step", { type: "button", title: text, "aria-label": text });
       const block = element("i");
       block.style.backgroundColor = view.shades(axis)[i];
       button.append(block, element("span", "", {}, i % step ? "\u00a0" : value));

@@ -1,6 +1,7 @@
 // The curves of the members on the canvas.
 
 import { dot, line, vertical } from "./draw.js";
+import { paintCopies, paintRungs } from "./marks.js";
 import { indexAt } from "./read_curves.js";
 import { ended } from "./store.js";
 
@@ -15,6 +16,7 @@ export function paintCurves(c, plot, panel) {
   const { shown, view } = panel;
   const { best } = view.store.run;
   if (panel.xAxis === "time") view.shadePauses(c, plot);
+  paintRungs(c, plot, panel);
   const lifted = view.hovered;
   const chosen = new Set(view.get("selected"));
   // Those that stand out are drawn last, over the others.
@@ -44,7 +46,8 @@ export function paintCurves(c, plot, panel) {
  * @param {boolean} up whether it stands out
  * @param {number} alpha
  */
-function curve(c, plot, panel, { member, trace, main, xs, ys }, up, alpha) {
+function curve(c, plot, panel, series, up, alpha) {
+  const { member, trace, main, xs, ys } = series;
   c.strokeStyle = c.fillStyle = panel.view.colorOf(member);
   c.lineJoin = "round";
   c.globalAlpha = alpha;
@@ -60,6 +63,7 @@ function curve(c, plot, panel, { member, trace, main, xs, ys }, up, alpha) {
   if (trace.n > 1) line(c, xs, ys, trace.n, plot.x, plot.y);
   else dot(c, plot.x.px(xs[0]), plot.y.px(ys[0]), main ? 3 : 2);
   c.setLineDash([]);
+  if (main) paintCopies(c, plot, series);
   if (main && ended(member)) cross(c, plot, xs, ys, trace.n);
   else if (main) arrow(c, plot, xs[trace.n - 1], ys[trace.n - 1]);
 }

@@ -1,6 +1,7 @@
 // What is read from the curves: the point that is pointed at, the next one, and what the tooltip says.
 
 import { toSegment } from "./draw.js";
+import { copiesOf } from "./marks.js";
 import { formatNumber, formatTime } from "./numbers.js";
 import { ended } from "./store.js";
 import { nearest } from "./trace.js";
@@ -116,6 +117,9 @@ export function tipOf({ parts, shown, view }, { series, index }) {
       color: view.colorOf(m), dash: view.dashOf(m), name: m.label, near: m === member,
       cells: parts.map((p) => text(row.values.get(p))),
     })),
-    notes: [ended(member) ? `${member.state}${member.reason ? ": " + member.reason : ""}` : view.store.blown(member)],
+    notes: [
+      ended(member) ? `${member.state}${member.reason ? ": " + member.reason : ""}` : view.store.blown(member),
+      copiesOf(member),
+    ],
   };
 }

@@ -20,7 +20,12 @@ export interface Place { model: Model; el: HTMLElement; signal?: AbortSignal }
 export interface Stroke { light: string; dark: string; dash: number[] }
 
 /** A member as the kernel lays it out; `live_state.py` writes these. */
-export interface MemberLayout extends Stroke { id: number; label: string; config: [string, string][] }
+export interface MemberLayout extends Stroke {
+  id: number;
+  label: string;
+  config: [string, string][];
+  copies: [epoch: number, parent: number][]; // when it became a copy, and of whom
+}
 
 export interface Member extends MemberLayout {
   place: number; // in the layout

@@ -16,7 +16,8 @@ import { Tooltip } from "./tooltip.js";
 /** @import { Store } from "./store.js" */
 /** @import { Axis, Member, Model, Point, Interval, Stroke } from "./types.d.ts" */
 
-const TRAITS = ["metric", "x_axis", "log_x", "log_y", "smoothing", "split", "color_by", "selected", "running"];
+const TRAITS = ["metric", "x_axis", "log_x", "log_y", "smoothing", "split", "color_by", "selected", "running",
+  "rungs"];
 
 /** Redraws when something changed and somebody can see it. */
 export class View {
