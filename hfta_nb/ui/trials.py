@@ -52,12 +52,14 @@ class Trials:
         states = self.states(history)
         paused = {ev.RUNNING: "paused"} if history.state == ev.PAUSED else {}
         found = [(states.count(s), {**_WORDS, **paused}.get(s, s.lower())) for s in _COUNTED]
-        found.append((0 if history.state in ev.FINAL_STATES else self.total - len(states), "to come"))
+        left = "to come" if history.state not in ev.FINAL_STATES else "not begun"  # a timeout leaves some as well
+        found.append((self.total - len(states), left))
         return "trials: " + ", ".join(f"{n} {words}" for n, words in found if n > 0)
 
     def progress(self, history: History) -> str:
-        """How many of them have ended."""
-        ended = sum(state in ev.FINAL_STATES for state in self.states(history))
+        """How many of them have ended; those that were cut short with the run have not."""
+        cut = {ev.STOPPED, *ev.FAILURES} if history.state in (ev.STOPPED, *ev.FAILURES) else set()
+        ended = sum(state in ev.FINAL_STATES - cut for state in self.states(history))
         return f"{ended} of {count(self.total, 'trial')}"
 
     def share(self, done: float, history: History) -> float:

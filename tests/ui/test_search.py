@@ -239,6 +239,11 @@ def test_progress_counts_trials() -> None:
     assert trials.counts(history) == "trials: 1 done, 1 pruned, 1 running, 1 waiting for a slot, 4 to come"
     assert progress_text(history, RunPhase.RUNNING, trials) == "2 of 8 trials, 0:41, at most 1:31 left"
     assert trials.counts(history) in details(history, RunPhase.RUNNING, trials)
+    history.add(ev.RunChanged(9.0, ev.STOPPED))
+    history.add(ev.MemberChanged(9.0, 2, ev.STOPPED, ev.WITH_RUN))
+    assert trials.counts(history).endswith("1 stopped, 4 not begun")
+    assert trials.progress(history) == "2 of 8 trials"
+    history = searched([ev.COMPLETE, ev.PRUNED, ev.RUNNING, ev.WAITING])
     assert Trials(2, 2, 4).counts(history) == "trials: 1 pruned, 1 running"  # members of a trial follow one another
 
 
