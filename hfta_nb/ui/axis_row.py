@@ -284,7 +284,7 @@ class AxisRow(ipywidgets.VBox):  # type: ignore[misc]
         if self._values is None or self._options:  # boxes show the choice
             return ""
         if self.is_interval:
-            return "any value between them, which the search chooses"
+            return "any value between them"
         shown = [show(v) for v in self._values[:_SHOWN]]
         more = f" ... ({count(len(self._values), 'value')})" if len(self._values) > _SHOWN else ""
         return " ".join(shown) + more

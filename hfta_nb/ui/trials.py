@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from hfta_nb import events as ev
 from hfta_nb.records.history import History, Member
-from hfta_nb.search import PBT, rounds_at, rungs_of
+from hfta_nb.search import PBT, Space, rounds_at, rungs_of
 from hfta_nb.search.grid import show
+from hfta_nb.search.spaces import choices_of
 from hfta_nb.study import Study
 from hfta_nb.ui.definition import axis_words
 from hfta_nb.ui.text import count, listing
@@ -81,14 +82,12 @@ def plan_words(study: Study) -> str:
     searcher, trials = study.searcher, Trials.of(study)
     if searcher is None or trials is None:
         return ""
-    space = searcher.space
-    axes = "a function's choice" if callable(space) else listing([_axis(n, axis) for n, axis in space.items()])
     seeds = f", each with {count(trials.seeds, 'seed')}" if trials.seeds > 1 else ""
     budget = trials.total * trials.seeds * trials.epochs
     most = f"At most {budget:,} epochs ({count(trials.total, 'trial')}{seeds}, {count(trials.epochs, 'epoch')} each)"
-    slots = min(searcher.slots, trials.total)
-    how = f"{count(trials.total, 'trial')} of {axes}, {slots} at a time, proposed by {_name(searcher.sampler)}"
-    return f"{how}{_pruned_words(study)}. {most}."
+    what = f"{count(trials.total, 'trial')} of {_axes(searcher.space)}"
+    how = f"{min(searcher.slots, trials.total)} at a time, proposed by {_name(searcher.sampler)}{_pruned_words(study)}"
+    return f"{what}, {how}. {most}."
 
 
 def rungs(study: Study | None) -> list[int]:
@@ -134,10 +133,14 @@ def _name(method: object) -> str:
     return method if isinstance(method, str) else type(method).__name__
 
 
-def _axis(name: str, axis: object) -> str:
-    if hasattr(axis, "choices"):
-        axis = tuple(axis.choices)
-    return axis_words(name, tuple(axis) if isinstance(axis, list) else axis, trials=True)
+def _axes(space: Space) -> str:
+    """What is searched; an axis with one value is not."""
+    if callable(space):
+        return "what a function chooses"
+    lists = {name: choices_of(axis) for name, axis in space.items()}
+    several = {name: axis if lists[name] is None else tuple(lists[name] or ()) for name, axis in space.items()}
+    found = [axis_words(n, axis, trials=True) for n, axis in several.items() if lists[n] is None or len(axis) > 1]
+    return listing(found) or "one configuration"
 
 
 def _state(members: Iterable[Member]) -> str:
