@@ -339,7 +339,6 @@ def test_one_point_and_one_measurement_can_be_seen(opened: Open) -> None:
     assert count(front, colors.CPU.light, "device") > 8
 
 
-
 def test_rungs_and_copies_are_marked(opened: Open) -> None:
     front = opened(flat_run(), traits={"split": "validation"})
     before, orange = picture(front), count(front, colors.member(1).light)

@@ -16,6 +16,7 @@ from hfta_nb.errors import HftaError, SearchError, StudyError
 from hfta_nb.records.history import History
 from hfta_nb.study import Study
 from hfta_nb.ui import Workbench
+from hfta_nb.ui.axis_row import AxisRow
 from hfta_nb.ui.leaderboard import table_of
 from hfta_nb.ui.run_phase import RunPhase
 from hfta_nb.ui.saved_run import arguments_of
@@ -26,13 +27,12 @@ from hfta_nb.ui.trials import Trials, plan_words, rungs
 SPACE = {"lr": hfta.uniform(1e-4, 1e-1, log=True), "width": hfta.integers(8, 32, 8), "activation": ["relu", "gelu"]}
 
 
-def row_of(make: Make, name: str, kind: str, text: str) -> Any:
-    """The row of a Workbench in which an axis has this kind and text."""
-    define = make(grid={name: [8 if name == "width" else 0.01]}).define
-    row = define.row(name)
-    row.kind_field.value = kind
-    row.text_field.value = text
-    return row
+def row_of(name: str, kind: str, text: str) -> AxisRow:
+    """The row of an axis with this kind and text."""
+    made = AxisRow(name, hfta.family("mlp").specs, lambda: None, lambda _: None, [8 if name == "width" else 0.01])
+    made.kind_field.value = kind
+    made.text_field.value = text
+    return made
 
 
 def test_a_space_given_in_code_stands_in_the_fields_and_in_the_code_cell(make: Make) -> None:
@@ -62,8 +62,8 @@ def test_a_space_given_in_code_stands_in_the_fields_and_in_the_code_cell(make: M
         ("width", "log interval", "8 to 64", optuna.distributions.IntDistribution(8, 64, log=True)),
     ],
 )
-def test_intervals_are_read_as_typed_and_bring_trials(make: Make, name: str, kind: str, text: str, wanted: Any) -> None:
-    row = row_of(make, name, kind, text)
+def test_intervals_are_read_as_typed(name: str, kind: str, text: str, wanted: Any) -> None:
+    row = row_of(name, kind, text)
     assert (row.values, row.error) == (wanted, "")
     assert type(row.values) is type(wanted)
 
@@ -83,8 +83,8 @@ def test_intervals_are_read_as_typed_and_bring_trials(make: Make, name: str, kin
         ("width", "interval", "64 to 8", "the ends are not in order"),
     ],
 )
-def test_what_is_no_interval_is_told_beside_its_field(make: Make, name: str, kind: str, text: str, said: str) -> None:
-    row = row_of(make, name, kind, text)
+def test_what_is_no_interval_is_told_beside_its_field(name: str, kind: str, text: str, said: str) -> None:
+    row = row_of(name, kind, text)
     assert row.values is None
     assert said in row.error
     assert 'role="alert"' in row.problem.value
