@@ -167,8 +167,8 @@ def test_names_are_made_of_the_axes_that_vary() -> None:
     varied = [(0.1, 1), (0.1, True), (0.2, 1)]  # in Python 1 == True
     records = [Variant(i, {"lr": lr, "batch_size": 64, "bias": bias}, 0) for i, (lr, bias) in enumerate(varied)]
     assert colors.varying(records) == ["lr", "bias"]
-    assert colors.label(records[1], colors.varying(records)) == "#1 lr=0.1, bias=True"
-    assert colors.label(records[1]) == "#1 lr=0.1, batch_size=64, bias=True"
+    assert colors.label(records[1], colors.varying(records)) == "#1 lr=0.1, bias=true"
+    assert colors.label(records[1]) == "#1 lr=0.1, batch_size=64, bias=true"
     assert colors.varying(records[:1]) == []
     assert colors.label(records[0], []) == "#0"
 

@@ -200,7 +200,7 @@ def test_pauses_are_shaded() -> None:
 
 def test_many_cores_stand_behind_their_mean() -> None:
     figure = figures.utilization(folded(whole_run(FEW, sample=lambda s: cpu_sample(s, 16))))
-    assert legend_texts(figure)[0] == "CPU, mean of cores"
+    assert legend_texts(figure)[0] == "CPU"
     assert len(legend_texts(figure)) == 3
 
 

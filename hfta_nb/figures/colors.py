@@ -283,7 +283,7 @@ _DEVICE_LABELS = {
     "tensor_active": "tensor cores",
     "dram_active": "DRAM",
     "gpu_utilization": "GPU busy",
-    CORES: "CPU, mean of cores",
+    CORES: "CPU",
     "memory_bytes": "memory",
     "process_memory_bytes": "memory of the run",
     "memory_total_bytes": "memory in all",

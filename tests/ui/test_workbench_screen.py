@@ -54,7 +54,7 @@ def test_folded_sections_say_the_important_thing(make: Make, runs: Runs, clock: 
     bench.refresh()
     assert heads["Define"].summary == "mlp on digits, 4 epochs; 2 lr x 1 width = 2 variants"
     assert heads["Train"].summary == "running; epoch 2/4, 0:41, 0:22 left; 36,100 samples/s; 2 running"
-    assert heads["Watch"].summary == "val accuracy 0.9 (#1); CPU, mean of cores 50%; memory 1.0 GiB"
+    assert heads["Watch"].summary == "val accuracy 0.9 (#1); CPU 50%; memory 1.0 GiB"
     assert heads["Results"].summary == "best #1 lr=0.01, width=8: val accuracy 0.9 at epoch 1"
     heads["Train"].unfolded = True
     assert heads["Train"].body_display == ""
