@@ -158,7 +158,7 @@ class Session:
             StudyError: there is no run that has ended.
         """
         if self.study is None or self.phase not in ENDED:
-            raise StudyError("there is no run that has ended", where="check against serial")
+            raise StudyError("there is no run that has ended", where="check against training alone")
         chosen, done = list(members), dict[int, ev.MemberChecked]()
         arguments = {"members": chosen}
         handle = executors.start(self.study, kind=self.kind, job="check", arguments=arguments)
