@@ -268,7 +268,7 @@ _DEVICE_LABELS = {
     "gpu_utilization": "GPU busy",
     CORES: "CPU, mean of cores",
     "memory_bytes": "memory",
-    "process_memory_bytes": "memory of the run",
+    "process_memory_bytes": "memory of its process",
     "memory_total_bytes": "memory in all",
     "power_w": "power",
 }

@@ -117,7 +117,8 @@ class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
     """The progress of the run.
 
     Attributes:
-        facts: "fraction" (0 to 1), "state", "text" (beside the bar) and "details" (a list of texts below it).
+        facts: "fraction" (0 to 1), "state", "text" (beside the bar), "details" (a list of texts below it)
+            and "titles" (of some of these, what more there is to say).
     """
 
     _esm = source("progress.js")

@@ -96,7 +96,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._planner = Planner(self.define, self.plan_view)
         self._dry_run = DryRun(where.kind, self._later, self._tried)
         pressed, on_request = functools.partial(actions.press, self), functools.partial(actions.press_row, self)
-        self.train_view = TrainView(pressed)
+        self.train_view = TrainView(pressed, self._session.measure)
         self.watch = Watch()
         self.results = Results(pressed, on_request, lambda: self.study)
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard

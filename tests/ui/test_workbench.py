@@ -81,12 +81,12 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
     press(bench, "train")
     runs.begins(bench)
     clock.now += 1
-    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, replayed"))
+    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, recorded kernels"))
     clock.now += 1
     runs.happens(steps(1.5))
     facts = bench.train_view.progress.facts
     assert facts["text"] == "epoch 2/4, 0:41, 0:22 left"
-    how, measured = "all members at once, replayed", facts["details"][1]
+    how, measured = "all members at once, recorded kernels", facts["details"][1]
     assert measured.endswith("x as fast as one after another so far, a step 11.2x")
     assert facts["details"] == ["36,100 samples/s", measured, how, "2 running"]
     assert facts["fraction"] == pytest.approx(1.5 / 4)
