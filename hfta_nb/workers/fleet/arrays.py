@@ -18,7 +18,6 @@ from hfta_nb.train.step import ArrayStep
 from hfta_nb.train.trainer import Trainer
 from hfta_nb.workers.distributed.leader import spread
 
-
 WARM_UP = 5
 """Steps before the first that counts."""
 
