@@ -87,6 +87,9 @@ def test_an_array_that_is_slower_is_called_so_with_the_reason() -> None:
     history.add(ev.SpeedMeasured(T0, 0, 2, 20, 0.01, 0.008, 0.8, "all at once"))
     assert speeds.words(history).startswith("slower: ")
     assert "serial=True" in speeds.basis(history)
+    history.add(ev.SpeedMeasured(T0, 0, 2, 20, 1e4, 1e3, 0.1, "all at once", serial_validation_s=0.0))
+    assert speeds.words(history).endswith("x as fast as one after another so far")
+    assert "serial=True" not in speeds.basis(history)
     history.add(ev.SpeedMeasured(T0, 0, 2, 20, 1e-7, 1e-6, 10.0, "all at once", serial_validation_s=0.0))
     assert "a longer run gains more" in speeds.basis(history)
 

@@ -63,7 +63,9 @@ def words(history: History) -> str:
     if not math.isfinite(run) or not run:
         return f"{_slower(step)}a step {step:.3g}x as fast as one after another"
     so_far = "" if history.state in ev.FINAL_STATES else " so far"
-    return f"{_slower(run)}{run:.3g}x as fast as one after another{so_far}, a step {step:.3g}x"
+    # A run has more in it than its steps: where it gains more, they were timed while others had the machine.
+    steps = f", a step {step:.3g}x" if step >= run else ""
+    return f"{_slower(run)}{run:.3g}x as fast as one after another{so_far}{steps}"
 
 
 def _slower(ratio: float) -> str:
@@ -79,7 +81,7 @@ def basis(history: History) -> str:
     steps = sum(s.steps for s in measured)
     said = f"Against plain modules, timed beside {steps} of the first steps in {len(measured)} of {len(arrays)} arrays"
     run, step = run_of(history).speedup, step_of(history).speedup
-    if step < 1:
+    if step < 1 and not run >= 1:
         why = "Variants train fused unless Study(serial=True) says otherwise; with few or small ones that can be slower"
     elif run < 1:
         why = "Building and trying what is fastest took longer so far than fusing has gained; a longer run gains more"
