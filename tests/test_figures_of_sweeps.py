@@ -74,9 +74,40 @@ def test_the_whole_run_is_drawn_above_its_steps() -> None:
     )
     title = figures.speedup(history).get_suptitle()
     assert title.endswith(f"fused against one after another, the run {serial / run:.2f}x, a step 4.00x")
-    assert speeds.words(history) == f"{serial / run:.3g}x as fast as one after another so far, a step 4x"
+    assert speeds.words(history) == f"slower: {serial / run:.3g}x as fast as one after another so far, a step 4x"
     history.add(ev.RunChanged(T0, ev.COMPLETE))
     assert "another, a step" in speeds.words(history)
+    assert speeds.basis(history).startswith(
+        "Against plain modules, timed beside 20 of the first steps in 1 of 1 arrays"
+    )
+
+
+def test_an_array_that_is_slower_is_called_so_with_the_reason() -> None:
+    history = folded(whole_run({"lr": [1e-3, 1e-2]}))
+    history.add(ev.SpeedMeasured(T0, 0, 2, 20, 0.01, 0.008, 0.8, "all at once"))
+    assert speeds.words(history).startswith("slower: ")
+    assert "serial=True" in speeds.basis(history)
+    history.add(ev.SpeedMeasured(T0, 0, 2, 20, 1e4, 1e3, 0.1, "all at once", serial_validation_s=0.0))
+    assert speeds.words(history).endswith("x as fast as one after another so far")
+    assert "serial=True" not in speeds.basis(history)
+    history.add(ev.SpeedMeasured(T0, 0, 2, 20, 1e-7, 1e-6, 10.0, "all at once", serial_validation_s=0.0))
+    assert "a longer run gains more" in speeds.basis(history)
+
+
+def steps_at(elapsed_s: float, samples_per_s: float) -> ev.StepsDone:
+    return ev.StepsDone(T0, 0, 1, 2, 0.5, samples_per_s, elapsed_s, 1.0, (0,), (0.5,))
+
+
+def test_a_rate_is_steady_while_something_is_tried() -> None:
+    rate, shown = speeds.SteadyRate(), []
+    for second in range(40):
+        now = 253.0 if second in (0, 20, 21) else 17_500.0
+        shown.append(rate.after(steps_at(second + 1.0, now)))
+        assert rate.after(steps_at(second + 1.0, now)) == pytest.approx(shown[-1]), "one event is drawn more than once"
+    assert 253 <= shown[0] < shown[5]
+    assert min(shown[10:]) > 10_000
+    assert shown[-1] > 17_000
+    assert rate.after(steps_at(1.0, 100.0)) == pytest.approx(100.0)  # another run
 
 
 def test_pauses_and_the_time_between_two_runs_are_no_part_of_a_run() -> None:

@@ -141,11 +141,12 @@ class RunProgress:
         return f"{show.count(last.samples_per_s)} samples/s{waiting}"
 
     def speed(self, group: int) -> str:
-        """``11.2x the serial rate (measured on 40 steps)``; empty before it was measured."""
+        """``a step 11.2x as fast as one after another (40 steps timed)``; empty before it was measured."""
         measured = self.history.speeds.get(group)
         if measured is None:
             return ""
-        return f"{measured.speedup:.2g}x the serial rate (measured on {show.several(measured.steps, 'step')})"
+        timed = show.several(measured.steps, "step")
+        return f"a step {measured.speedup:.2g}x as fast as one after another ({timed} timed)"
 
     def device(self) -> str:
         """``cores 93% 12%, memory 1.2 of 24 GiB``."""

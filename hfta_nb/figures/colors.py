@@ -285,7 +285,7 @@ _DEVICE_LABELS = {
     "gpu_utilization": "GPU busy",
     CORES: "CPU",
     "memory_bytes": "memory",
-    "process_memory_bytes": "memory of the run",
+    "process_memory_bytes": "memory of its process",
     "memory_total_bytes": "memory in all",
     "power_w": "power",
 }

@@ -203,7 +203,7 @@ class StudyConfig:
     )  # fmt: skip
     steps_per_epoch: int | None = advanced(
         None, ALWAYS, "an epoch is N optimizer steps instead of a pass through the data", "N", low=1, form=WHAT,
-        none="a pass", aliases={"give Study(..., steps_per_epoch=100)": "limit_train_batches steps_per_execution"},
+        none="all batches", aliases={"give Study(..., steps_per_epoch=100)": "limit_train_batches steps_per_execution"},
     )  # fmt: skip
     validation_batch_size: int | None = advanced(
         None, CHANGED, "samples in a mini-batch of validation (default: as in training; 1024 on a GPU)", "N", low=1,
@@ -249,7 +249,7 @@ class StudyConfig:
     )  # fmt: skip
     capacity: int | str | None = advanced(
         None, ALWAYS, "members per array: at most a number, or auto for the fastest (default: all that fit)", "N",
-        form=HOW, none="fit",
+        form=HOW, none="all that fit",
     )  # fmt: skip
     checkpointing: str = advanced(
         "auto", ALWAYS, "recompute activations in the backward to fit more members (default: auto)",

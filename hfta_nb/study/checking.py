@@ -11,7 +11,7 @@ from hfta_nb.errors import StudyError
 from hfta_nb.errors.border import ITEMS, WHOLE, takes
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.study import result_tables, running
+from hfta_nb.study import planning, result_tables, running
 from hfta_nb.study.check import check_member, row_of
 from hfta_nb.study.planning import settings_of
 from hfta_nb.study.study_state import StudyState, variant_of
@@ -45,6 +45,16 @@ class Checking(StudyState):
             for event in check_member(self, variant, epochs):
                 running.keep(self, event)
                 yield event
+
+    def speed_events(self) -> Iterator[ev.SpeedMeasured]:
+        """Measure how fast each array's steps are beside plain modules; a run does so itself unless it is too short.
+
+        Yields:
+            `SpeedMeasured` per array, which is kept with the run for `speedup`; what is learnt is thrown away.
+        """
+        for event in planning.speed_events(self):
+            running.keep(self, event)
+            yield event
 
     def forward_events(self) -> Iterator[ev.ForwardTried]:
         """Call the forward and the loss of one member of each architecture on one batch; nothing is trained or kept.

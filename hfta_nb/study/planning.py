@@ -106,6 +106,16 @@ def profile_events(study: StudyState) -> Iterator[ev.RateMeasured]:
         yield ev.RateMeasured(time.time(), group.index, found.members, found.rates, found.memory_bytes)
 
 
+def speed_events(study: StudyState) -> Iterator[ev.SpeedMeasured]:
+    """See `Study.speed_events`."""
+    for group in [] if study.serial else study.plan_groups:
+        name = array_name(group.index)
+        with Arrays(settings_of(study), {name: group})(name, len(group.variants), 1) as opened:
+            found = opened.speed()
+        if found is not None:
+            yield found
+
+
 def forward_error(study: StudyState, event: ev.ForwardTried) -> FamilyError:
     """The error of a variant's forward or loss; its message begins with the line of the user's code."""
     own = UserFrame(event.file, event.line, event.function, event.source) if event.file else None

@@ -103,7 +103,7 @@ class SpeedProbe:
     def _at_once(self) -> str:
         size = self.step.array.block_size
         if size < self.members:
-            return f"{size} of {self.members} members at a time"
+            return f"{size} of {self.members} members at a time" if size > 1 else "members one by one"
         return "all members at once" if size > 1 else ""
 
     def _wait(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.ui.run_phase import ENDED
+from hfta_nb.ui.steer import request_of
 from hfta_nb.ui.text import words
 from hfta_nb.ui.workbench_protocol import Bench
 
@@ -61,13 +62,13 @@ def press_reattach(bench: Bench, path: Path) -> None:
 
 
 def press_row(bench: Bench, what: str, given: Any) -> None:
-    """Run the action of a button in the leaderboard, "stop" or "take", or of one that steers the selected members."""
+    """Run the action of a button in the leaderboard: "take" of a member, or one that steers the selected members."""
     try:
         if what == "select":
             bench.refresh()
-        elif isinstance(given, int):
-            (bench.stop if what == "stop" else bench.take)(given)
+        elif what == "take":
+            bench.take(given)
         else:
-            bench.results.say(f"asked: {bench.steer(what, given)}")
+            bench.results.say(f"asked: {bench.steer(what, request_of(what, given))}")
     except (HftaError, OSError) as error:
         bench.results.say(words(error), bad=True)

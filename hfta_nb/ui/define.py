@@ -12,7 +12,7 @@ import ipywidgets
 import hfta_nb as hfta
 from hfta_nb.errors import GridError, HftaError
 from hfta_nb.models.model_zoo import watch
-from hfta_nb.models.study_argument import HOW, SEARCH, WHAT
+from hfta_nb.models.study_argument import SEARCH
 from hfta_nb.models.study_config import ARGUMENTS, helps
 from hfta_nb.records.events import Json
 from hfta_nb.search.grid import AxisSpec, show
@@ -22,7 +22,7 @@ from hfta_nb.ui.axis_row import AxisRow
 from hfta_nb.ui.definition import FormValues, Listed, parted
 from hfta_nb.ui.text import count, escape
 from hfta_nb.ui.text import words as error_words
-from hfta_nb.ui.widgets import button, words
+from hfta_nb.ui.widgets import Section, button, words
 
 FIRST_GRID: dict[str, tuple[Json, ...]] = {"lr": (1e-3, 3e-3, 1e-2)}
 """The default grid, so that Train works at once."""
@@ -76,6 +76,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self._fill(product)
         self._listen()
         self.search.follow(self.rows)
+        self._say_advanced()
         self._quiet = False
 
     def _field(self, name: str, value: Any) -> Any:
@@ -210,16 +211,30 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     # Within.
 
-    def _fields(self) -> list[ipywidgets.HBox]:
-        """A line of what is trained, and one of how it is computed."""
-        what = [self.family_field, self.data_field, *(self._made[n] for n in self._made if ARGUMENTS[n].form == WHAT)]
-        lines = [what, [self._made[name] for name in self._made if ARGUMENTS[name].form == HOW]]
+    def _fields(self) -> list[ipywidgets.Widget]:
+        """A line of what most studies want, and the rest, folded."""
+        shown = [w for n, w in self._made.items() if ARGUMENTS[n].basic and ARGUMENTS[n].form != SEARCH]
+        first = [self.family_field, self.data_field, *shown]
         fixed = ", ".join(f"{k}={show(v) if not isinstance(v, dict | list) else v}" for k, v in self._options.items())
         if fixed:
             note = words("hfta-fixed")
             note.value = escape(f"also given in code: {fixed}")
-            lines[-1].append(note)
-        return [ipywidgets.HBox(line).add_class("hfta-fields") for line in lines]
+            first.append(note)
+        rare = ipywidgets.HBox([self._made[name] for name in self._rare])
+        self.advanced = Section("Advanced", [rare.add_class("hfta-fields")], unfolded=False)
+        return [ipywidgets.HBox(first).add_class("hfta-fields"), self.advanced]
+
+    @property
+    def _rare(self) -> list[str]:
+        """The arguments whose fields are folded."""
+        return [name for name in self._made if not ARGUMENTS[name].basic and ARGUMENTS[name].form != SEARCH]
+
+    def _say_advanced(self) -> None:
+        """What stands in the folded fields, in one line."""
+        rare = {name: self._made[name] for name in self._rare}
+        values = {n: w.meaning if isinstance(w, fields.TypedField) else w.value for n, w in rare.items()}
+        said = [f"{rare[n].description} {v}" for n, v in values.items() if v != ARGUMENTS[n].default]
+        self.advanced.summarise(", ".join([*said, "the rest as usual"]) if said else "all as usual")
 
     def _misread(self) -> dict[str, str]:
         """What can't be read in fields, by name."""
@@ -232,6 +247,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         for name, widget in self.fields.items():
             mark = widget.add_class if name in found else widget.remove_class
             mark("hfta-wrong")
+            if name in found and name in self._rare:
+                self.advanced.head.unfolded = True
         said = (f"{self.fields[name].description}: {text}" for name, text in found.items())
         self.fields_problem.value = "".join(f'<div role="alert">{escape(text)}</div>' for text in said)
 
@@ -260,6 +277,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _edited(self) -> None:
         if not self._quiet:
             self._offer()
+            self._say_advanced()
             self._changed()
 
     def _remove(self, row: AxisRow) -> None:

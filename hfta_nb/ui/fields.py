@@ -97,13 +97,23 @@ def whole(name: str, value: int | None, low: int, tooltip: str, nothing: str = "
     def read(text: str) -> int | None:
         if nothing and not text:
             return None
-        number = _whole(text)
-        if number is None or not low <= number <= most:
-            accepted = f"{low} to {most:,}" + (f", or nothing for {nothing}" if nothing else "")
-            raise StudyError("not a whole number" if number is None else "out of bounds", got=text, accepted=accepted)
-        return number
+        return whole_number("", text, low, most, nothing)
 
     return TypedField(name, value, read, tooltip, nothing)
+
+
+def whole_number(where: str, text: str, low: int, most: int = MOST, nothing: str = "") -> int:
+    """The whole number that was typed; see `whole`.
+
+    Raises:
+        StudyError: it is none, or out of bounds.
+    """
+    number = _whole(text)
+    if number is None or not low <= number <= most:
+        accepted = f"{low} to {most:,}" + (f", or nothing for {nothing}" if nothing else "")
+        what = "not a whole number" if number is None else "out of bounds"
+        raise StudyError(what, where=where, got=text, accepted=accepted)
+    return number
 
 
 def number(

@@ -15,6 +15,7 @@ from hfta_nb.records.history import History, Member
 from hfta_nb.search.grid import show
 from hfta_nb.ui.blown_up import blown_up
 from hfta_nb.ui.front_end import source
+from hfta_nb.ui.steer import NAMES
 from hfta_nb.ui.text import metric, number, score
 
 Row = dict[str, Any]
@@ -27,8 +28,12 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
     """One row per member, best first; column heads sort the rows.
 
     Attributes:
-        table: "columns" (key, label, title, number), "of" (how many members there are) and "rows" (id, state, reason,
-            cells, keys, swatch, stop, take, best), ready to display; "keys" are the sort keys of cells.
+        table: "columns" (key, label, title, number, and whether they are constant), "of" (how many members there are)
+            and "rows" (id, state, reason, cells, keys, swatch, now, take, best), ready to display; "keys" are the sort
+            keys of cells, "now" is the member's own state where the run is paused. "actions": see
+            `hfta_nb.ui.steer.actions`.
+        arranged: the columns as a person has arranged them: "order" (keys), "hidden" (by key, whether it is) and
+            "widths" (by key, in pixels). A constant column is hidden unless this says otherwise.
         selected: ids of the selected members.
         sort_by: key of the column that sorts; "rank" for the leaderboard's own order.
         descending: whether the largest come first.
@@ -37,14 +42,16 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
 
     _esm = source("leaderboard.js")
 
+    arranged = traitlets.Dict().tag(sync=True)
     table = traitlets.Dict({"columns": [], "rows": []}).tag(sync=True)
     selected = traitlets.List(traitlets.Int()).tag(sync=True)
     sort_by = traitlets.Unicode("rank").tag(sync=True)
     descending = traitlets.Bool(False).tag(sync=True)
     query = traitlets.Unicode("").tag(sync=True)
 
-    def __init__(self, on_request: Callable[[str, int], None], **traits: Any) -> None:
-        """Args: asked: called with "stop" or "take" and a member's id when its button is pressed."""
+    def __init__(self, on_request: Callable[[str, Any], None], **traits: Any) -> None:
+        """Args: on_request: called with "take" and a member's id, or with the name of a button that steers and its
+        message (see `hfta_nb.ui.steer.request_of`)."""
         super().__init__(**traits)
         self._on_request = on_request
         self.on_msg(self._on_message)
@@ -53,8 +60,12 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
         return "Leaderboard()"
 
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
-        if isinstance(content, dict) and content.get("kind") in ("stop", "take") and isinstance(content.get("id"), int):
-            self._on_request(str(content["kind"]), int(content["id"]))
+        if not isinstance(content, dict):
+            return
+        if content.get("kind") == "take" and isinstance(content.get("id"), int):
+            self._on_request("take", content["id"])
+        elif content.get("kind") == "steer" and content.get("name") in NAMES:
+            self._on_request(content["name"], content)
 
 
 def table_of(history: History, color_by: str = "") -> dict[str, Any]:
@@ -67,24 +78,26 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     run = history.run
     if run is None:
         return {"columns": [], "rows": []}
-    # Ordered by importance: monitored metric, validation, axes that vary, training.
+    # Ordered by importance: axes that vary, monitored metric, validation, training; what is constant last.
     validated = [m for m in run.metrics if m.startswith("val_") and m != run.monitor]
     rest = [m for m in run.metrics if not m.startswith("val_") and m != run.monitor]
     metrics = [run.monitor, *validated, *rest]
     at_best = {m: _column(f"metric:{m}", metric(m), f"{metric(m)} at the best epoch", True) for m in metrics[1:]}
+    axes = _axis_columns(history, run.axes)
     columns = [
         _column("rank", "rank", "Place by the best value", True),
         _column("member", "member", "Number and colour of the member", True),
-        _column("state", "state", "Its state, or how it ended", False),
+        *(c for c in axes if not c["constant"]),
         _column(f"metric:{run.monitor}", metric(run.monitor), f"{metric(run.monitor)} at its best epoch", True),
         _column("best_epoch", "best at", "The best epoch", True),
+        _column("state", "state", "Its state, or how it ended", False),
         *(at_best[m] for m in validated),
-        *(_column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) for name, v in run.axes.items()),
         *(at_best[m] for m in rest),
+        *(c for c in axes if c["constant"]),
     ]
     checked = any(m.check for m in history.members.values())
     if checked:
-        columns.append(_column("check", "against serial", "Largest difference from training alone", True))
+        columns.append(_column("check", "against alone", "Largest difference from training alone", True))
     hopeless = blown_up(history)
     scheme = colors.Scheme(list(history.members.values()), run.axes, color_by)
     origins = {e.variant: f"#{e.parent} at ep {e.epoch}" for e in history.edits if e.parent is not None}
@@ -102,6 +115,15 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         best = rank == 1 and math.isfinite(member.best_value)
         rows.append({**row, "reason": member.reason or hopeless.get(member.id, ""), "best": best})
     return {"columns": columns, "rows": rows, "of": len(board)}
+
+
+def _axis_columns(history: History, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of each axis; one is constant where all members have the same value now."""
+    values = {name: {show(m.config.get(name)) for m in history.members.values()} for name in axes}
+    return [
+        _column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) | {"constant": len(values[name]) < 2}
+        for name, v in axes.items()
+    ]
 
 
 def state_of(member: Member, paused: bool) -> str:
@@ -140,7 +162,6 @@ def _cells(
 
 
 def _row(member: Member, cells: list[tuple[str, Any]], stroke: colors.Stroke, history: History) -> Row:
-    on = history.state not in ev.FINAL_STATES and history.state != ev.WAITING
     return {
         "id": member.id,
         "state": state_of(member, history.state == ev.PAUSED),
@@ -148,13 +169,13 @@ def _row(member: Member, cells: list[tuple[str, Any]], stroke: colors.Stroke, hi
         "cells": [text for text, _ in cells],
         "keys": [key for _, key in cells],
         "swatch": {"light": stroke.light, "dark": stroke.dark, "dash": list(stroke.dash)},
-        "stop": on and member.state not in ev.FINAL_STATES,
+        "now": member.state,
         "take": member.best_epoch > 0,
     }
 
 
 def _column(key: str, label: str, title: str, is_number: bool) -> dict[str, Any]:
-    return {"key": key, "label": label, "title": title, "number": is_number}
+    return {"key": key, "label": label, "title": title, "number": is_number, "constant": False}
 
 
 def _numeric(values: Any) -> bool:

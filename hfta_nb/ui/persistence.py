@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hfta_nb.study import Study
@@ -10,6 +11,7 @@ from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.exports import name_of
 from hfta_nb.ui.reopen import latest
 from hfta_nb.ui.run_phase import ENDED
+from hfta_nb.ui.saved_run import columns_of, keep_columns
 from hfta_nb.ui.workbench_protocol import Bench
 
 
@@ -40,17 +42,22 @@ class Persistence:
         over = bench.state in ENDED and bench.history.run is not None
         self.fallback.place(bench.history if over else None)
 
-    def be_seen(self) -> None:
-        """Scroll to the run, because *Run All* ends at the last cell."""
+    def be_seen(self, show: bool) -> None:
+        """Scroll to the run, since *Run All* ends at the last cell and Define has folded; `show`: if need be, here."""
         if self.fallback.placed:
             self._bench.bar.reveal = True
-        elif static.in_notebook():
+        elif show and static.in_notebook():
             self._bench.show()
 
     def begun(self, study: Study) -> None:
         """Called when a run begins: add the way to reattach to the saved outputs."""
         self.announce(str(study.directory))
         self._later.here(lambda: self.fallback.begin(study))
+
+    def arranged(self) -> None:
+        """Keep the arrangement of the leaderboard's columns with the run that it shows."""
+        if self._bench.bar.directory:
+            keep_columns(Path(self._bench.bar.directory), self._bench.leaderboard.arranged)
 
     def announce(self, directory: str) -> None:
         """Tell the front end where the run is saved, in case the kernel ends."""
@@ -74,4 +81,7 @@ class Persistence:
         looked = found.family, self._bench.define.data_field.value, found.options.get("directory")
         if looked != self._looked:
             self._looked = looked
-            self._bench.offer.show(latest(found))
+            earlier = latest(found)
+            self._bench.offer.show(earlier)
+            if earlier is not None:
+                self._bench.leaderboard.arranged = columns_of(earlier.directory)

@@ -91,8 +91,9 @@ def needs(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
     if total and one > total:
         short = f"; not even one member fits, which takes {memory(one)}: choose smaller sizes"
     turns = " Arrays train one after another." if len(groups) > 1 else ""
-    which = "It needs" if len(groups) == 1 else "The largest array needs"
-    return f"{which} about {memory(most)}{has} on {device_text(study.device)}{short}.{turns}"
+    which = "Its tensors need" if len(groups) == 1 else "The largest array's tensors need"
+    process = " The process has Python and torch beside them." if study.device.type == "cpu" else ""
+    return f"{which} about {memory(most)}{has} on {device_text(study.device)}{short}.{process}{turns}"
 
 
 def manner(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:

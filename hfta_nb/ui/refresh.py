@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ipywidgets import Widget
 
 from hfta_nb.ui import results, watch
 from hfta_nb.ui.figure_box import NONE
 from hfta_nb.ui.leaderboard import table_of
-from hfta_nb.ui.run_phase import AT_REST
+from hfta_nb.ui.run_phase import AT_REST, ENDED
 from hfta_nb.ui.session import Session
+from hfta_nb.ui.steer import actions
 from hfta_nb.ui.trials import Trials
 from hfta_nb.ui.widgets import Section
 from hfta_nb.ui.workbench_protocol import Bench
@@ -18,24 +19,35 @@ from hfta_nb.ui.workbench_protocol import Bench
 SECTIONS = ("Define", "Plan", "Train", "Watch", "Results")
 AFTER_START = ("Watch", "Results")
 """Sections that a run fills."""
+SETUP = ("Define", "Plan")
+"""Sections that fold to their lines when a run begins, to leave the screen to it."""
 
 
-def sections_of(bodies: Sequence[Widget]) -> dict[str, Section]:
-    """The sections by title; the first run unfolds those that it fills."""
+def sections_of(bodies: Sequence[Widget], at_rest: Callable[[], bool]) -> dict[str, Section]:
+    """The sections by title; the first run unfolds those that it fills.
+
+    Args:
+        bodies: of the sections.
+        at_rest: whether no run is in progress. What a person opens during one stays open when the next begins.
+    """
     pairs = zip(SECTIONS, bodies, strict=True)
-    return {title: Section(title, [body], title not in AFTER_START) for title, body in pairs}
+    found = {title: Section(title, [body], title not in AFTER_START) for title, body in pairs}
+    for section in (found[title] for title in SETUP):
+        section.keep_open_if_opened(lambda: not at_rest())
+    return found
 
 
 def refresh(bench: Bench, session: Session) -> None:
     """Draw numbers and tables anew."""
     with session.reading():
         history = session.history
-        table = table_of(history, bench.live.color_by)
+        table = table_of(history, bench.live.color_by) | {"actions": actions(session.phase not in AT_REST)}
         lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
         lines["Train"] = bench.train_view.show(history, session.phase, Trials.of(session.study))
-        groups = history.groups
+        groups, study = history.groups, session.study
+        unmeasured = session.phase in ENDED and history.progress is not None and not history.speeds
         configs = {member.id: member.config for member in history.members.values()}
-        bench.results.steer.show(history, bench.leaderboard.selected, session.phase not in AT_REST)
+    bench.train_view.offer_measuring(unmeasured and study is not None and not study.serial)
     if table != bench.leaderboard.table:
         bench.leaderboard.table = table
     for title, line in lines.items():
@@ -56,8 +68,8 @@ def clear(bench: Bench, anew: bool) -> None:
     bench.plan_view.groups = ()
     bench.plan_view.simulate.enable(False)
     for title, section in bench.sections.items():
-        # Saves space during a run: the folded plan has a one-line summary.
-        section.head.unfolded = True if title in AFTER_START else section.head.unfolded and title != "Plan"
+        if title in AFTER_START or (title in SETUP and not section.kept_open):
+            section.head.unfolded = title in AFTER_START
     bench.offer.show(None)
     bench.train_view.ask("")
     bench.train_view.fail("", "")

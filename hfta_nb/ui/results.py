@@ -16,7 +16,6 @@ from hfta_nb.search.grid import Variant
 from hfta_nb.study import Study
 from hfta_nb.ui.figure_box import FigureBox
 from hfta_nb.ui.leaderboard import Leaderboard
-from hfta_nb.ui.steer import Steer
 from hfta_nb.ui.text import count, escape, memory, metric, number
 from hfta_nb.ui.widgets import CodeBox, button, words
 
@@ -25,7 +24,7 @@ _BUTTONS = {
     "png": ("PNG", "Write curves and utilization to a PNG file in the run's directory"),
     "code": ("code", "A cell that reproduces this sweep"),
     "check": (
-        "check against serial",
+        "check against training alone",
         "Retrain the selected members (or the best one) alone, and compare their curves",
     ),
 }
@@ -54,15 +53,14 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
 
     Args:
         pressed: called with "csv", "png", "code" or "check" when that button is.
-        on_request: called with "stop" or "take" and a member's id; with "select" and the selected members; and with
-            what `Steer` asks.
+        on_request: see `Leaderboard`; also called with "select" and the selected members.
         study: gives the study of the run, for figures.
     """
 
     def __init__(
         self, pressed: Callable[[str], None], on_request: Callable[[str, Any], None], study: Callable[[], Study]
     ) -> None:
-        self.leaderboard, self.steer = Leaderboard(on_request), Steer(on_request)
+        self.leaderboard = Leaderboard(on_request)
         self.leaderboard.observe(lambda change: on_request("select", change["new"]), "selected")
         self.code_box = CodeBox()
         self.note = words("hfta-note")
@@ -71,7 +69,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             made.on_click(lambda _, name=name: pressed(name))
         tools = ipywidgets.HBox([*self.buttons.values(), self.note]).add_class("hfta-results-tools")
         self.figures = FigureBox(study)
-        super().__init__([tools, self.steer, self.leaderboard, self.figures, self.code_box])
+        super().__init__([tools, self.leaderboard, self.figures, self.code_box])
 
     def __repr__(self) -> str:
         return "Results()"

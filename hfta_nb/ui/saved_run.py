@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import hfta_nb as hfta
@@ -9,6 +13,9 @@ from hfta_nb import events as ev
 from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.search.grid import Grid
 from hfta_nb.study import Study, given_options
+
+COLUMNS = "columns.json"
+"""In a run's directory, how the columns of its leaderboard are arranged."""
 
 
 def as_interrupted(study: Study) -> Study:
@@ -56,3 +63,21 @@ def arguments_of(study: Study) -> dict[str, Any]:
         **searched_of(study),
         **given_options(study),
     }
+
+
+def keep_columns(directory: Path, arranged: Mapping[str, Any]) -> None:
+    """Keep how a person has arranged the columns of a run's leaderboard; see `Leaderboard.arranged`."""
+    path = directory / COLUMNS
+    with contextlib.suppress(OSError):  # the run itself is not to suffer from a full disk
+        if directory.is_dir() and (arranged or path.exists()):
+            path.write_text(json.dumps(arranged), "utf-8")
+
+
+def columns_of(directory: Path) -> dict[str, Any]:
+    """What `keep_columns` has kept of a run; empty without, and where it can't be read."""
+    try:
+        found = json.loads((directory / COLUMNS).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    kinds = {"order": list, "hidden": dict, "widths": dict}
+    return {k: v for k, v in found.items() if isinstance(v, kinds.get(k, ()))} if isinstance(found, dict) else {}

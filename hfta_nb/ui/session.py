@@ -158,7 +158,7 @@ class Session:
             StudyError: there is no run that has ended.
         """
         if self.study is None or self.phase not in ENDED:
-            raise StudyError("there is no run that has ended", where="check against serial")
+            raise StudyError("there is no run that has ended", where="check against training alone")
         chosen, done = list(members), dict[int, ev.MemberChecked]()
         arguments = {"members": chosen}
         handle = executors.start(self.study, kind=self.kind, job="check", arguments=arguments)
@@ -186,6 +186,36 @@ class Session:
             on_event(event)
         if failed is not None:
             tell(failed)
+        return handle
+
+    def measure(self, tell: Callable[[str], None]) -> Any:
+        """Measure the arrays of an ended run beside plain modules; `tell` is called in the end, with why it failed.
+
+        Raises:
+            StudyError: there is no run that has ended.
+        """
+        if self.study is None or self.phase not in ENDED:
+            raise StudyError("there is no run that has ended", where="measure speed")
+        handle = executors.start(self.study, kind=self.kind, job="speed")
+
+        def on_event(event: ev.Event) -> None:
+            if isinstance(event, ev.SpeedMeasured):
+                with self.reading():
+                    self.history.add(event)
+            elif isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
+                self._stop_checking()
+                failed = event.reason if event.state in ev.FAILURES else ""
+                tell(failed or ("" if self.history.speeds else "no plain module fits into memory beside the array"))
+                self._screen.refresh()
+
+        self._stop_checking()
+        with handle.lock:  # so that no event is missed in between
+            early, state, reason = dict(handle.history.speeds), handle.state, handle.history.reason
+            self._stop_checking = handle.subscribe(on_event)
+        for speed in early.values():
+            on_event(speed)
+        if handle.ended:
+            on_event(ev.RunChanged(time.time(), state, reason))
         return handle
 
     def adopt(self, study: Study) -> None:

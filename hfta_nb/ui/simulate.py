@@ -32,6 +32,10 @@ _ASSUMED = (
     "Rates are assumed: the time of a step is proportional to the number of parameters. Times therefore have no unit, "
     "and only their ratios are meaningful. Press measure to measure the rates on a few batches."
 )
+_LEFT_OUT = (
+    "Times are those of training steps: a run also starts its process, builds arrays, tries what is fastest, validates "
+    "and saves, which in a short run takes most of the time."
+)
 _RUNNING = "a run is in progress; measuring and planning would disturb it"
 
 
@@ -198,7 +202,7 @@ class Simulate(Section):
         else:
             most = max(len(found.rates) for found in self.profile.groups.values())
             gain = "an array is taken to gain nothing from a second one" if most == 1 else "extrapolated beyond"
-            said = f"Rates were measured on {count(most, 'device')} of this machine; {gain}."
+            said = f"Rates were measured on {count(most, 'device')} of this machine; {gain}. {_LEFT_OUT}"
         text = f'<span role="status">{escape(said)}</span>'
         if self.rates.value != text:
             self.rates.value = text

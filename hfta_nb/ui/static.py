@@ -58,7 +58,7 @@ def table_bundle(history: History, name: str = "") -> dict[str, Any]:
         name: variable for a reattached Workbench; empty for no button.
     """
     shown = table_of(history)
-    keep = [i for i, c in enumerate(shown["columns"]) if c["key"] not in _LEFT_OUT]
+    keep = [i for i, c in enumerate(shown["columns"]) if c["key"] not in _LEFT_OUT and not c["constant"]]
     head = [shown["columns"][i]["label"] for i in keep]
     rows = [[row["cells"][i] for i in keep] for row in shown["rows"][:MOST_ROWS]]
     rest = shown.get("of", 0) - len(rows)

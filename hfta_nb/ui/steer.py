@@ -1,43 +1,50 @@
-"""The row of controls that steers selected members while they train."""
+"""What steers selected members while they train: the buttons on their rows, and what these ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import ipywidgets
-
 from hfta_nb import events as ev
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.records.events import Control
 from hfta_nb.records.history import History
 from hfta_nb.search.grid import parse_axis
-from hfta_nb.ui.fields import TypedField, whole
-from hfta_nb.ui.widgets import button, words
+from hfta_nb.ui.fields import whole_number
 
 _BUTTONS = {
     "pause": ("pause", "Pause the selected members between two steps; their places in the array are free meanwhile"),
     "resume": ("resume", "Let the selected members go on"),
-    "stop": ("stop", "Stop the selected members; what they learnt is kept"),
+    "stop": ("stop", "Stop the selected members; what they learnt is kept, and the others go on"),
     "delete": ("delete", "Stop the selected members and leave them out of the results"),
-    "pin": ("pin", "Keep the selected members from being pruned or replaced"),
-    "unpin": ("unpin", "Let the selected members be pruned or replaced again"),
     "set": ("set", "Give the selected members these values, from the next step on"),
-    "warm": ("clone warm", "Train copies of the selected members with these values, from their weights of now on"),
-    "cold": ("clone cold", "Train copies of the selected members with these values, from the start"),
-    "extend": ("extend", "Train so many more epochs: the selected members, or all where none is selected"),
+    "warm": (
+        "clone with weights",
+        "Train copies of the selected members with these values, from their weights of now on",
+    ),
+    "cold": ("clone from start", "Train copies of the selected members with these values, from new weights"),
+    "extend": ("extend", "Train the selected members for so many more epochs"),
+    "pin": ("protect", "Keep the selected members from being pruned or replaced"),
+    "unpin": ("unprotect", "Let the selected members be pruned or replaced again"),
 }
-_FITTING: dict[str, Callable[[str], bool]] = {
-    "pause": lambda state: state in (ev.RUNNING, ev.WAITING),
-    "resume": lambda state: state == ev.PAUSED,
-    "delete": lambda state: state != ev.DELETED,
-    "cold": lambda state: True,
+NAMES = frozenset(_BUTTONS)
+_FIELDS = {"set": "values", "warm": "values", "cold": "values", "extend": "epochs"}
+"""The field that a button reads."""
+
+_TRAINING = (ev.RUNNING, ev.WAITING, ev.PAUSED)
+_ENDED = tuple(sorted(ev.FINAL_STATES - {ev.DELETED}))
+_STATES = {
+    "pause": (ev.RUNNING, ev.WAITING),
+    "resume": (ev.PAUSED,),
+    "delete": (*_TRAINING, *_ENDED),
+    "cold": (*_TRAINING, *_ENDED),
+    "extend": (*_TRAINING, *_ENDED),
 }
 """The states of members that a button concerns; of the others, those that have not ended."""
 
 
-def _trains(state: str) -> bool:
-    return state not in ev.FINAL_STATES
+def _states(name: str) -> tuple[str, ...]:
+    return _STATES.get(name, _TRAINING)
 
 
 def changes_of(text: str) -> dict[str, Any]:
@@ -56,85 +63,40 @@ def changes_of(text: str) -> dict[str, Any]:
     return found
 
 
-class Steer(ipywidgets.VBox):  # type: ignore[misc]
-    """Buttons for the selected members, and the values that clones and changed members get.
+def actions(running: bool) -> list[dict[str, Any]]:
+    """What can be done with selected members, for the tools of their rows in the leaderboard.
 
     Args:
-        on_request: called with the name of a button and what it is given: "members" and, where it takes such, "changes"
-            or "epochs".
+        running: whether a run is in progress, so that somebody answers.
 
-    Attributes:
-        buttons: by name.
-        members: those that are selected.
+    Returns:
+        Per button its name, label, tooltip, the field that it reads, and the states of members that it concerns.
     """
+    if not running:
+        return []
+    return [
+        {"name": name, "label": label, "title": title, "field": _FIELDS.get(name, ""), "states": list(_states(name))}
+        for name, (label, title) in _BUTTONS.items()
+    ]
 
-    def __init__(self, on_request: Callable[[str, Mapping[str, Any]], None]) -> None:
-        self._on_request = on_request
-        self.members: list[int] = []
-        self.chosen = words("hfta-steer-chosen")
-        self.buttons = {name: button(text, hint, f"hfta-steer-{name}") for name, (text, hint) in _BUTTONS.items()}
-        for name, made in self.buttons.items():
-            made.on_click(lambda _, name=name: self._pressed(name))
-        hint = "Values of axes for set and clone, as lr=3e-4, weight_decay=0.01"
-        self.changes = TypedField("values", "", changes_of, hint, "lr=3e-4").add_class("hfta-steer-values")
-        self.epochs = whole("more epochs", 10, 1, "How many more epochs extend gives")
-        for field in (self.changes, self.epochs):
-            field.observe(lambda _: self._show_error(), "value")
-        self.wrong = words("hfta-error")
-        names = ("pause", "resume", "stop", "delete", "pin", "unpin")
-        first = ipywidgets.HBox([self.chosen, *(self.buttons[n] for n in names)]).add_class("hfta-results-tools")
-        given = [self.changes, *(self.buttons[n] for n in ("set", "warm", "cold"))]
-        more = [self.epochs, self.buttons["extend"], self.wrong]
-        second = ipywidgets.HBox([*given, *more]).add_class("hfta-results-tools")
-        super().__init__([first, second])
-        self.add_class("hfta-steer")
-        self.show(History(), [], False)
 
-    def __repr__(self) -> str:
-        return "Steer()"
+def request_of(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a button is given: "members" and, where it takes such, "changes" or "epochs".
 
-    def show(self, history: History, members: Sequence[int], running: bool) -> None:
-        """Say which members are selected, and enable what can be asked of them.
+    Args:
+        name: of the button.
+        content: the message of the front end, whose "text" is what was typed in the button's field.
 
-        Args:
-            history: of the run.
-            members: that are selected.
-            running: whether a run is in progress, so that somebody answers.
-        """
-        self.members = [v for v in members if v in history.members]
-        listed = ", ".join(f"#{v}" for v in self.members[:8]) + (", ..." if len(self.members) > 8 else "")
-        text = f"with {listed}:" if self.members else "select members in the table to steer them:"
-        if self.chosen.value != text:
-            self.chosen.value = text
-        self.layout.display = "" if running else "none"
-        for name, made in self.buttons.items():
-            reason = "" if running else "nothing is training"
-            if not reason and name != "extend":
-                reason = self._why_not(name, [history.members[v].state for v in self.members])
-            if made.disabled != bool(reason):
-                made.disabled = bool(reason)
-            hint = f"Not now: {reason}" if reason else _BUTTONS[name][1]
-            if made.tooltip != hint:
-                made.tooltip = hint
-
-    @staticmethod
-    def _why_not(name: str, states: Sequence[str]) -> str:
-        if not states:
-            return "no member is selected"
-        fits = _FITTING.get(name, _trains)
-        return "" if any(map(fits, states)) else f"the selected are {', '.join(sorted({s.lower() for s in states}))}"
-
-    def _show_error(self) -> None:
-        self.wrong.value = "; ".join(filter(None, [self.changes.error, self.epochs.error]))
-
-    def _pressed(self, name: str) -> None:
-        given: dict[str, Any] = {"members": list(self.members)}
-        if name in ("set", "warm", "cold"):
-            given["changes"] = self.changes.meaning
-        if name == "extend":
-            given["epochs"] = self.epochs.meaning
-        if None not in given.values():  # else what is wrong stands beside the field
-            self._on_request(name, given)
+    Raises:
+        StudyError: that can't be read; the message says what is accepted.
+    """
+    given: dict[str, Any] = {"members": [int(v) for v in content.get("members", ())]}
+    field, text = _FIELDS.get(name), str(content.get("text", "")).strip()
+    if field == "values":
+        given["changes"] = changes_of(text)
+    elif field == "epochs":
+        given["epochs"] = whole_number("epochs", text, 1)
+    return given
 
 
 def post(control: Control, history: History, name: str, given: Mapping[str, Any]) -> str:
@@ -144,7 +106,7 @@ def post(control: Control, history: History, name: str, given: Mapping[str, Any]
         control: of the run.
         history: of the run.
         name: of the button.
-        given: see `Steer`.
+        given: see `request_of`.
 
     Raises:
         HftaError: it can't be answered; the message says why.
@@ -156,8 +118,7 @@ def post(control: Control, history: History, name: str, given: Mapping[str, Any]
         return f"{given['epochs']} more epochs for {_listed(members) or 'all'}"
     plain: dict[str, Callable[[int], None]] = {"pause": control.pause, "resume": control.resume}
     plain |= {"stop": control.stop, "delete": control.delete}
-    fits = _FITTING.get(name, _trains)
-    members = [v for v in members if fits(history.members[v].state)]
+    members = [v for v in members if history.members[v].state in _states(name)]
     for member in members:
         if name in ("warm", "cold"):
             control.clone(member, warm=name == "warm", **given["changes"])

@@ -9,10 +9,12 @@ from typing import Any
 import ipywidgets
 
 from hfta_nb import events as ev
+from hfta_nb.errors import HftaError
 from hfta_nb.records import speeds
 from hfta_nb.records.history import History
 from hfta_nb.ui.run_phase import AT_REST, BUTTONS, ENDED, RunPhase, why_not
 from hfta_nb.ui.text import clock, escape, memory, rate, shorten
+from hfta_nb.ui.text import words as error_words
 from hfta_nb.ui.trials import Trials
 from hfta_nb.ui.widgets import ProgressBar, button, words
 
@@ -75,14 +77,16 @@ def _remaining(now: ev.StepsDone) -> str:
     return f"{clock(now.remaining_s)} left" if math.isfinite(now.remaining_s) else "estimating"
 
 
-def details(history: History, phase: RunPhase, trials: Trials | None = None) -> list[str]:
+def details(
+    history: History, phase: RunPhase, samples_per_s: float = math.nan, trials: Trials | None = None
+) -> list[str]:
     """The numbers below the bar: rate, speedup, members or trials by state, and the phase unless it is training."""
     found = []
     if history.progress and phase not in AT_REST and phase is not RunPhase.PAUSED:
-        found.append(rate(history.progress.samples_per_s))
+        found.append(rate(samples_per_s))
         if history.progress.waiting_share > MUCH:
             found.append(f"{history.progress.waiting_share:.0%} of the time waiting for data")
-    found += [speedup(history), manner(history)]
+    found += [speeds.words(history), manner(history)]
     paused = {ev.RUNNING: "paused"} if history.state == ev.PAUSED else {}
     counts = [(history.count(state), paused.get(state, state.lower())) for state in _COUNTED]
     found.append(trials.counts(history) if trials else ", ".join(f"{n} {state}" for n, state in counts if n))
@@ -93,13 +97,8 @@ def details(history: History, phase: RunPhase, trials: Trials | None = None) -> 
     return [text for text in found if text]
 
 
-def speedup(history: History) -> str:
-    """The speed of the whole run and of a step relative to training the members one after another."""
-    return speeds.words(history)
-
-
 def manner(history: History) -> str:
-    """How the current array runs: ``bf16, 4 of 8 members at a time, replayed``."""
+    """How the current array runs: ``bf16, 4 of 8 members at a time, recorded kernels``."""
     measured, run = _measured(history), history.run
     precision = run.precision if run is not None and run.precision != "fp32" else ""
     return ", ".join(filter(None, [precision, shorten(measured.strategy, 100) if measured else ""]))
@@ -129,13 +128,15 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
 
     Args:
         pressed: called with the name of the button: "train", "pause", "resume", "stop", or "confirm" and "retry".
+        measure: see `Session.measure`.
     """
 
-    def __init__(self, pressed: Callable[[str], None]) -> None:
+    def __init__(self, pressed: Callable[[str], None], measure: Callable[[Callable[[str], None]], Any]) -> None:
+        self._measuring = measure
         self.buttons = {name: button(name.capitalize(), _TOOLTIPS[name], f"hfta-button-{name}") for name in BUTTONS}
         for name, made in self.buttons.items():
             made.on_click(lambda _, name=name: pressed(name))
-        self.progress = ProgressBar()
+        self.progress, self._rate = ProgressBar(), speeds.SteadyRate()
         self.question = words("hfta-question")
         yes = button("Start a new run", "The earlier run stays on disk", "hfta-button-confirm")
         no = button("Keep this one", "Change nothing", "hfta-button-cancel")
@@ -152,7 +153,13 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
         row = ipywidgets.HBox([*self.buttons.values(), self.progress.add_class("hfta-progress")]).add_class(
             "hfta-train-row"
         )
-        super().__init__([row, self.confirm_box, self.failure_box])
+        hint = "Train each array for a few steps beside plain modules, in a process of its own; the run stays as it is"
+        self.measure_button = button("measure speed", hint, "hfta-button-measure")
+        self.measure_button.on_click(lambda _: self._measure())
+        self.measured = words("hfta-measured")
+        self.measure_box = ipywidgets.HBox([self.measured, self.measure_button]).add_class("hfta-confirm")
+        super().__init__([row, self.measure_box, self.confirm_box, self.failure_box])
+        self.offer_measuring(False)
         self.ask("")
         self.fail("", "")
 
@@ -168,6 +175,23 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
         """Show or hide a question with its two buttons."""
         self.question.value = f'<span role="alert">{escape(question)}</span>' if question else ""
         self.confirm_box.layout.display = "" if question else "none"
+
+    def offer_measuring(self, possible: bool) -> None:
+        """Show or hide the button that measures the speed of a run that was too short to do so itself."""
+        display = "" if possible else "none"
+        if self.measure_box.layout.display != display:
+            self.measure_box.layout.display = display
+            self._say_measured("Too short to have measured what fusing gains.")
+
+    def _measure(self) -> None:
+        self._say_measured("measuring, beside plain modules ...", True)
+        try:
+            self._measuring(lambda failed: self._say_measured(f"not measured: {failed}" if failed else ""))
+        except HftaError as error:
+            self._say_measured(error_words(error))
+
+    def _say_measured(self, text: str, measuring: bool = False) -> None:
+        self.measured.value, self.measure_button.disabled = escape(shorten(text)), measuring
 
     def fail(self, reason: str, detail: str, resumable: bool = False, what: str = "The run failed.") -> None:
         """Show why the run ended before its time, with buttons for what to do; hide both if the reason is empty."""
@@ -187,10 +211,12 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
 
     def show(self, history: History, phase: RunPhase, trials: Trials | None = None) -> str:
         """Show the progress, of a search by its trials; returns it in one line."""
-        text, below = progress_text(history, phase, trials), details(history, phase, trials)
+        rate = math.nan if history.progress is None else self._rate.after(history.progress)
+        text, below = progress_text(history, phase, trials), details(history, phase, rate, trials)
         done = fraction(history) if trials is None else trials.share(fraction(history), history)
         done = 1.0 if phase is RunPhase.FINISHED else done
         facts: dict[str, Any] = {"fraction": round(done, 4), "state": str(phase), "text": text, "details": below}
+        facts["titles"] = {speeds.words(history): speeds.basis(history)}
         if facts != self.progress.facts:
             self.progress.facts = facts
         return "; ".join(filter(None, [str(phase), text if not text.startswith(str(phase)) else "", *below[:2]]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anywidget
@@ -80,6 +81,7 @@ class Section(ipywidgets.VBox):  # type: ignore[misc]
 
     Attributes:
         head: the `SectionHead`.
+        kept_open: see `keep_open_if_opened`.
     """
 
     def __init__(self, title: str, children: list[ipywidgets.Widget], unfolded: bool = True) -> None:
@@ -89,8 +91,17 @@ class Section(ipywidgets.VBox):  # type: ignore[misc]
         self._link = ipywidgets.jsdlink((self.head, "body_display"), (body.layout, "display"))
         super().__init__([self.head, body])
         self.add_class("hfta-section").add_class(f"hfta-{title.lower()}")
-        self._summary = ""
+        self._summary, self.kept_open = "", False
         self.head.observe(lambda _: self.summarise(self._summary), "unfolded")
+
+    def keep_open_if_opened(self, when: Callable[[], bool]) -> None:
+        """Let `kept_open` say whether it is open because somebody has opened it when this holds."""
+
+        def folded(change: Any) -> None:
+            if when() or not change["new"]:
+                self.kept_open = change["new"]
+
+        self.head.observe(folded, "unfolded")
 
     def summarise(self, text: str) -> None:
         """Set the summary, which is sent to the front end if or when the section is folded."""
@@ -106,7 +117,8 @@ class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
     """The progress of the run.
 
     Attributes:
-        facts: "fraction" (0 to 1), "state", "text" (beside the bar) and "details" (a list of texts below it).
+        facts: "fraction" (0 to 1), "state", "text" (beside the bar), "details" (a list of texts below it)
+            and "titles" (of some of these, what more there is to say).
     """
 
     _esm = source("progress.js")

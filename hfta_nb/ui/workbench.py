@@ -27,7 +27,7 @@ from hfta_nb.ui.refresh import clear, refresh, sections_of
 from hfta_nb.ui.reopen import loaded, restore
 from hfta_nb.ui.results import Results
 from hfta_nb.ui.run_phase import AT_REST, ENDED, RunPhase, why_not
-from hfta_nb.ui.saved_run import arguments_of
+from hfta_nb.ui.saved_run import arguments_of, columns_of
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.status import status
 from hfta_nb.ui.train_view import TrainView
@@ -97,15 +97,16 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._planner = Planner(self.define, self.plan_view)
         self._dry_run = DryRun(where.kind, self._later, self._tried)
         pressed, on_request = functools.partial(actions.press, self), functools.partial(actions.press_row, self)
-        self.train_view = TrainView(pressed)
+        self.train_view = TrainView(pressed, self._session.measure)
         self.watch = Watch()
         self.results = Results(pressed, on_request, lambda: self.study)
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
-        self.sections = sections_of(bodies)
+        self.sections = sections_of(bodies, lambda: self._session.phase in AT_REST)
         # Linked in the front end, so that rows and curves agree while the kernel is busy.
         self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
         self.live.observe(lambda _: self.refresh(), "color_by")
+        self.leaderboard.observe(lambda _: self._persistence.arranged(), "arranged")
         return [self.bar, self.offer, *self.sections.values()]
 
     # What it is.
@@ -178,8 +179,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         try:
             study = self._planner.fresh()
             self._clear()
-            if wait:
-                self._persistence.be_seen()
+            self._persistence.be_seen(wait)
             self._persistence.begun(study)
             self._session.start(study)
             if wait:
@@ -336,6 +336,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def run_began(self, event: ev.RunStarted) -> None:
         self.bar.device = f"{event.device} {event.device_name}".strip()
         self._persistence.announce(event.directory)
+        self._persistence.arranged()
 
     def starting(self, what: str) -> None:
         self.say(f"starting: {what}", "busy")
@@ -374,6 +375,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def _adopt(self, study: Study) -> None:
         """Show a run that was read from disk."""
         self._clear()
+        self.leaderboard.arranged = columns_of(study.directory)
         self.live.start(study.history)
         if study.history.run is not None:
             self.run_began(study.history.run)

@@ -88,6 +88,19 @@ class Screen:
         self.field(label).fill(text)
         self.field(label).press("Tab")
 
+    def unfold(self, title: str) -> None:
+        """Open a section that is folded."""
+        head = self.root.get_by_role("button", name=f"{title} section", exact=True)
+        if head.get_attribute("aria-expanded") == "false":
+            head.click()
+
+    def tool(self, name: str, *members: int) -> Locator:
+        """A button of the tools of selected rows, after these have been selected."""
+        for i, member in enumerate(members):
+            if self.row(member).get_attribute("aria-selected") != "true":
+                self.row(member).click(modifiers=["Shift"] if i else [])
+        return self.root.locator(".hfta-row-tools").get_by_role("button", name=name, exact=True)
+
     def sort(self, key: str) -> None:
         self.board.locator(f"th[data-key='{key}'] button").click()
 
@@ -146,6 +159,20 @@ class Screen:
         }"""
         assert self.root.evaluate(script) == []
         expect(self.root).to_be_visible()
+
+    def expect_one_screen(self, rows: int = 8) -> None:
+        """See that the window shows what belongs to a run: the bar, both plots, and room for so many rows."""
+        script = """(root, rows) => {
+            const panel = root.closest('.jp-WindowedPanel-outer').getBoundingClientRect();
+            const parts = ['.hfta-bar', '.hfta-track', 'canvas[data-panel=curves]', 'canvas[data-panel=device]'];
+            const boxes = parts.map(p => root.querySelector(p).getBoundingClientRect());
+            const body = root.querySelector('.hfta-leaderboard tbody');
+            const row = body.querySelector('tr[data-member]').getBoundingClientRect();
+            boxes.push({ top: row.top, bottom: row.top + rows * row.height });
+            return boxes.map(b => [b.top - panel.top, panel.bottom - b.bottom].map(Math.round));
+        }"""
+        places = self.root.evaluate(script, rows)
+        assert all(above >= 0 and below >= 0 for above, below in places), places
 
     def picture(self, name: str) -> Path:
         """Keep a picture of the whole Workbench, however long it is: the window is made high enough for it."""

@@ -11,7 +11,8 @@ from run_events import folded, whole_run
 
 from hfta_nb import events as ev
 from hfta_nb.ui.front_end import source
-from hfta_nb.ui.leaderboard import table_of
+from hfta_nb.ui.leaderboard import Leaderboard, table_of
+from hfta_nb.ui.steer import actions
 
 pytestmark = pytest.mark.browser
 
@@ -46,7 +47,7 @@ def table(axes: dict[str, Any], state: str = ev.RUNNING) -> dict[str, Any]:
         losses = [v for v in member.curves["val_loss"].values if v == v]
         member.best_epoch, member.best_value = member.curves["val_loss"].values.index(min(losses)) + 1, min(losses)
     history.state = state
-    return table_of(history)
+    return table_of(history) | {"actions": actions(state == ev.RUNNING)}
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
     def make(shown: dict[str, Any], **traits: Any) -> Any:
         page = open_page(browser)
         pages.append(page)
-        defaults = {"selected": [], "sort_by": "rank", "descending": False, "query": ""}
-        arguments = {"esm": source("leaderboard.js"), "css": source("style.css")}
+        defaults = {"selected": [], "sort_by": "rank", "descending": False, "query": "", "arranged": {}}
+        arguments = {"esm": Leaderboard._esm, "css": source("style.css")}
         page.evaluate(MODEL, arguments | {"traits": {"table": shown, **defaults, **traits}})
         return page
 
@@ -70,7 +71,9 @@ def opened(browser: Any) -> Iterator[Callable[..., Any]]:
 
 
 def order(page: Any) -> list[int]:
-    return [int(i) for i in page.eval_on_selector_all("tbody tr", "rows => rows.map(r => r.dataset.member)")]
+    return [
+        int(i) for i in page.eval_on_selector_all("tbody tr[data-member]", "rows => rows.map(r => r.dataset.member)")
+    ]
 
 
 def trait(page: Any, name: str) -> Any:
@@ -106,7 +109,7 @@ def test_what_is_missing_comes_last_whichever_way(opened: Callable[..., Any]) ->
     shown = table(AXES)
     for row in shown["rows"]:
         if row["id"] == 2:
-            row["keys"][3] = None
+            row["keys"][[c["key"] for c in shown["columns"]].index("metric:val_loss")] = None
     page = opened(shown)
     head = page.locator("th[data-key='metric:val_loss'] button")
     head.click()
@@ -134,28 +137,68 @@ def test_the_filter_wants_all_words(opened: Callable[..., Any]) -> None:
     assert len(order(page)) == 4
 
 
-def test_what_lies_under_the_buttons_is_hinted_at_and_a_wide_page_shows_all(opened: Callable[..., Any]) -> None:
+def columns(page: Any) -> list[str]:
+    return list(page.eval_on_selector_all("th[data-key]", "heads => heads.map(h => h.dataset.key)"))
+
+
+def test_what_varies_comes_first_and_constants_are_in_the_menu(opened: Callable[..., Any]) -> None:
+    page = opened(table({"lr": [1e-3, 1e-2], "width": [8]}))
+    assert columns(page)[:5] == ["rank", "member", "axis:lr", "metric:val_loss", "best_epoch"]
+    assert "axis:width" not in columns(page)
+    page.locator(".hfta-filter").fill("width=8")  # also of what is hidden
+    assert len(order(page)) == 2
+    menu = page.locator(".hfta-columns")
+    menu.get_by_text("columns (1 hidden)").click()
+    menu.get_by_label("width").check()
+    menu.get_by_label("rank").uncheck()
+    assert (columns(page)[0], columns(page)[-1]) == ("member", "axis:width")
+    assert page.locator("tbody tr").nth(0).locator("td").last.inner_text() == "8"
+    page.keyboard.press("Escape")
+    assert menu.get_attribute("open") is None
+    menu.get_by_text("columns (1 hidden)").click()
+    menu.get_by_role("button", name="as at first").click()
+    assert trait(page, "arranged") == {}
+    assert columns(page)[0] == "rank"
+
+
+def test_columns_are_moved_widened_and_hidden_by_pointer_and_by_keys(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES))
+    head = page.locator("th[data-key='axis:act']")
+    head.drag_to(page.locator("th[data-key='rank']"))
+    assert columns(page)[:3] == ["axis:act", "rank", "member"]
+    button = head.get_by_role("button")
+    button.focus()
+    page.keyboard.press("Shift+ArrowRight")
+    assert columns(page)[:3] == ["rank", "axis:act", "member"]
+    assert button.evaluate("b => b === document.activeElement"), "the focus goes with the column"
+    edge = head.locator(".hfta-edge").bounding_box()
+    page.mouse.move(edge["x"] + 3, edge["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(edge["x"] + 3 - 60, edge["y"] + 5)
+    page.mouse.up()
+    width = trait(page, "arranged")["widths"]["axis:act"]
+    assert abs(head.bounding_box()["width"] - width) < 2
+    button.focus()
+    page.keyboard.press("+")
+    assert trait(page, "arranged")["widths"]["axis:act"] == pytest.approx(width + 16, abs=1)
+    page.keyboard.press("Delete")
+    assert "axis:act" not in columns(page)
+    # A column that comes later has its place, whatever was arranged before.
+    more = table({**AXES, "width": [8, 16]})
+    page.evaluate("table => model.set('table', table)", more)
+    assert "axis:width" in columns(page)
+
+
+def test_no_column_is_cut_off_at_1000_pixels(opened: Callable[..., Any]) -> None:
     page = opened(table({"lr": [1e-3, 1e-2], "width": [8, 16], "dropout": [0.0, 0.2]}))
+    page.set_viewport_size({"width": 820, "height": 600})  # what JupyterLab leaves of a window of 1000
     frame = page.locator(".hfta-board-frame")
-    columns = page.eval_on_selector_all("th[data-key]", "heads => heads.map(h => h.dataset.key)")
-    assert columns.index("axis:dropout") < columns.index("metric:train_loss")  # training is what a narrow page hides
-
-    def widen(width: int) -> None:
-        page.set_viewport_size({"width": width, "height": 600})
-        page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-    widen(920)  # what JupyterLab leaves of a window of 1100
     assert frame.evaluate("f => f.scrollWidth - f.clientWidth") == 0
-    assert frame.get_attribute("data-more") == "false"
-    widen(560)
-    assert frame.get_attribute("data-more") == "true"
-    frame.evaluate("f => { f.scrollLeft = f.scrollWidth; }")
-    page.wait_for_function("f => f.dataset.more === 'false'", arg=frame.element_handle())
 
 
 def test_rows_are_selected_by_pointer_and_keyboard(opened: Callable[..., Any]) -> None:
     page = opened(table(AXES), sort_by="member")
-    rows = page.locator("tbody tr")
+    rows = page.locator("tbody tr[data-member]")
     rows.nth(1).locator("td").first.click()
     assert trait(page, "selected") == [1]
     assert rows.nth(1).get_attribute("aria-selected") == "true"
@@ -170,19 +213,40 @@ def test_rows_are_selected_by_pointer_and_keyboard(opened: Callable[..., Any]) -
     assert trait(page, "selected") == [2, 0]
     page.evaluate("model.set('selected', [3])")  # the curves select
     assert [r.get_attribute("aria-selected") for r in rows.all()] == ["false", "false", "false", "true"]
-    page.locator(".hfta-clear").click()
+    page.get_by_role("button", name="clear selection").click()
     assert trait(page, "selected") == []
     assert page.evaluate("document.querySelectorAll('tbody tr[tabindex=\"0\"]').length") == 1
 
 
-def test_a_row_s_buttons_ask_for_its_member(opened: Callable[..., Any]) -> None:
+def test_the_tools_of_the_selected_rows_stand_below_them_and_ask_for_them(opened: Callable[..., Any]) -> None:
     page = opened(table(AXES))
-    page.get_by_role("button", name="stop #2").click()
+    tools = page.locator(".hfta-row-tools")
+    assert tools.count() == 0
+    page.locator("tr[data-member='2']").click()
+    assert page.evaluate("document.querySelector('tr[data-member=\"2\"]').nextSibling.className") == "hfta-row-tools"
     page.get_by_role("button", name="take #2 home").click()
-    assert page.evaluate("model.sent") == [{"kind": "stop", "id": 2}, {"kind": "take", "id": 2}]
-    assert trait(page, "selected") == []
+    page.get_by_label("values").fill("lr=2e-3")
+    page.get_by_role("button", name="clone with weights").click()
+    page.locator("tr[data-member='3']").click(modifiers=["Shift"])
+    assert tools.locator("b").inner_text() in ("#2, #3", "#3, #2")
+    assert page.get_by_role("button", name="take home").is_disabled()
+    assert page.get_by_role("button", name="resume").is_disabled()
+    page.get_by_role("button", name="pause").click()
+    assert page.evaluate("model.sent") == [
+        {"kind": "take", "id": 2},
+        {"kind": "steer", "name": "warm", "members": [2], "text": "lr=2e-3"},
+        {"kind": "steer", "name": "pause", "members": [2, 3], "text": ""},
+    ]
+    page.get_by_label("values").focus()
+    page.evaluate("table => model.set('table', table)", {**table(AXES), "rows": table(AXES)["rows"][::-1]})
+    assert page.evaluate("document.activeElement.value") == "lr=2e-3"
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+a")
+    assert sorted(trait(page, "selected")) == [0, 1, 2, 3]
     page.evaluate("table => model.set('table', table)", table(AXES, ev.COMPLETE))
-    assert page.get_by_role("button", name="stop #2").is_disabled()
+    assert page.get_by_role("button", name="pause").count() == 0
+    page.keyboard.press("Escape")
+    assert tools.count() == 0
 
 
 def test_a_diverged_member_is_marked_with_its_reason(opened: Callable[..., Any]) -> None:

@@ -83,6 +83,7 @@ def saved_notebook_shows_it(screen: Screen) -> None:
 
 def grid_is_changed(screen: Screen) -> None:
     """What is typed changes the plan at once, on the page and in the kernel."""
+    screen.unfold("Define")
     screen.field("kind of lr").select_option("list")
     screen.type("values of lr", "1e-3, 3e-3, 1e-2")
     screen.type("values of width", "4, 8")
@@ -93,6 +94,10 @@ def grid_is_changed(screen: Screen) -> None:
 
 
 def curves_and_utilization_move(screen: Screen) -> None:
+    screen.notebook.viewport(1400, 900)
+    expect(screen.row(5)).to_be_visible()
+    eventually(lambda: not screen.ask("wb.bar.reveal"), "the page to have scrolled to the run")
+    screen.expect_one_screen()
     screen.expect_moving(screen.curves, "the curves")
     screen.expect_moving(screen.device, "the utilization")
     expect(screen.board.locator("tbody tr")).to_have_count(6)
@@ -121,11 +126,11 @@ def pauses_and_resumes(screen: Screen) -> None:
 
 
 def one_stops_then_all(screen: Screen) -> None:
-    screen.button("stop #0").click()
+    screen.tool("stop", 0).click()
     expect(screen.row(0)).to_have_attribute("data-state", "STOPPED")
     assert screen.ask("wb.history.members[0].state") == "STOPPED"
     assert screen.ask("wb.history.members[2].state") == "RUNNING"  # of the same width, so of the same array
-    expect(screen.button("stop #0")).to_be_disabled()
+    expect(screen.tool("stop", 0)).to_be_disabled()
     before = screen.steps()
     eventually(lambda: screen.steps() > before, "the others to go on")
     screen.button("Stop").click()
@@ -178,7 +183,7 @@ def download(screen: Screen, name: str) -> Path:
 def taken_home(screen: Screen) -> None:
     """The member on the table, the module in the kernel and the code in the box are one and the same."""
     best = screen.ask("wb.study.best().variant.id")
-    screen.button(f"take #{best} home").click()
+    screen.tool(f"take #{best} home", int(str(best))).click()
     box = screen.root.locator(".hfta-code-text")
     expect(box).to_contain_text(f"member({best})")
     measured = """

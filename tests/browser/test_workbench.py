@@ -68,6 +68,7 @@ def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_e
         expect(screen.button("Train")).to_have_attribute("title", re.compile("lr", re.IGNORECASE))
         assert screen.ask("wb.define.definition().problems['lr'] != ''") is True
     told = screen.section("Define").locator(".hfta-problem [role=alert]")
+    screen.unfold("Advanced")
     for label, text, right in [("epochs", "1.5", "2000"), ("batch size", "-3", "64"), ("capacity", "most", "")]:
         screen.type(label, text)
         expect(told.filter(has_text=f"{label}: ")).to_contain_text(f"got '{text}'")
@@ -124,7 +125,7 @@ def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook,
     expect(screen.board.locator("tbody tr")).to_have_count(6)
     assert "<script>window.harmed = 'script'</script>" in screen.column("axis:head")
     assert screen.root.locator("table b, table i, table img, .hfta-legend i img, script").count() == 0
-    screen.button("take #0 home").click()
+    screen.tool("take #0 home", 0).click()
     expect(screen.root.locator(".hfta-code-text")).to_contain_text("member(0)")
     screen.button("code").click()
     expect(screen.root.locator(".hfta-code-text")).to_contain_text("hfta.Study(")

@@ -109,10 +109,22 @@ def test_compiling_is_chosen_beside_precision(make: Make, way: str) -> None:
     assert bench.study.compile == way
     bench.define.fields["compile"].value = "never"
     assert bench.study.compile == "never"
-    how = bench.define.children[1].children
-    found = [w.description for w in how]
-    assert found[:3] == ["data seed", "device", "precision"]
-    assert {"dtype", "capacity", "checkpointing", "compile"} <= {*found}
+    first = [w.description for w in bench.define.children[0].children]
+    assert first == ["family", "data", "epochs", "batch size", "patience", "data seed", "device", "precision"]
+
+
+def test_rare_fields_are_folded_and_their_line_says_what_is_not_usual(make: Make) -> None:
+    bench = make()
+    advanced = bench.define.advanced
+    assert not advanced.head.unfolded
+    assert advanced.head.summary == "all as usual"
+    bench.define.fields["dtype"].value = "float64"
+    bench.define.fields["validate_every"].value = "5"
+    assert advanced.head.summary == "validate every 5, dtype float64, the rest as usual"
+    bench.define.fields["capacity"].value = "most"
+    bench.planned()
+    assert advanced.head.unfolded, "a field that is wrong is to be seen"
+    assert make(dtype="float64").define.advanced.head.summary == "dtype float64, the rest as usual"
 
 
 def test_a_number_is_read_in_any_notation_and_refused_out_of_its_range() -> None:

@@ -56,7 +56,7 @@ def test_a_long_plan_is_cut() -> None:
 
 def test_what_the_device_must_hold() -> None:
     said = needs(Study("mlp", {"lr": [1e-3, 1e-2]}, "digits", device="cpu"))
-    assert said.startswith("It needs about ")
+    assert said.startswith("Its tensors need about ")
     assert " on cpu, " in said
 
 
@@ -71,7 +71,7 @@ def test_the_plan_of_a_run_is_as_it_was_measured() -> None:
     assert '<th class="hfta-number" scope="col">capacity</th>' in made
     assert made.count('<td class="hfta-number">2</td>') == 3  # members of the first, and both capacities
     assert "2 are fastest" in made
-    assert needs(study, (first, second)).startswith("The largest array needs about 6.")
+    assert needs(study, (first, second)).startswith("The largest array's tensors need about 6.")
     assert "fit" not in needs(study, (first, second))
     assert "; not even one member fits, which takes 1024 TiB" in needs(study, (replace(first, memory_bytes=1 << 50),))
 

@@ -14,7 +14,7 @@ from ui.bench import Make
 
 import hfta_nb as hfta
 from hfta_nb import events as ev
-from hfta_nb.errors import HftaError, StoreError
+from hfta_nb.errors import HftaError, StoreError, StudyError
 from hfta_nb.study import Study, saved_runs
 from hfta_nb.study.executors import attaching
 from hfta_nb.ui import Workbench, static
@@ -50,6 +50,23 @@ def test_run_waits_and_shows_picture_and_table(ran: Workbench, published: list[A
     assert "mlp on digits, 2 members, complete; saved in " in published[1][0]["text/plain"]
     assert [row["id"] for row in ran.leaderboard.table["rows"]] == list(ran.study.results().index)
     assert ran.live._state.history.state == ev.COMPLETE
+
+
+def test_a_run_too_short_to_have_measured_its_speed_measures_on_request(make: Make, published: Any) -> None:
+    bench = make(executor="inline", data="iris", grid={"lr": [1e-3, 1e-2]}, epochs=1)
+    bench.run()
+    view = bench.train_view
+    assert view.measure_box.layout.display == ""
+    with pytest.raises(StudyError, match="no array's speed was measured"):
+        bench.study.speedup()
+    before = {m.id: m.curves["val_loss"].values for m in bench.history.members.values()}
+    view.measure_button.click()
+    eventually(lambda: view.measure_box.layout.display == "none", "the speed to be measured", DEADLINE_S)
+    assert any("as fast as one after another" in text for text in view.progress.facts["details"])
+    bench.study.reload()
+    assert bench.study.speedup()["members"]["all"] == 2
+    assert {m.id: m.curves["val_loss"].values for m in bench.history.members.values()} == before
+    assert bench.state == "finished"
 
 
 def test_exports_lie_in_the_run_s_directory(ran: Workbench) -> None:

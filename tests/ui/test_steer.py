@@ -1,4 +1,4 @@
-"""The row above the leaderboard that steers the selected members."""
+"""What steers the selected members."""
 
 from __future__ import annotations
 
@@ -10,58 +10,60 @@ from ui.bench import Make, Runs
 
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
+from hfta_nb.ui import Workbench
 from hfta_nb.ui.live_state import LiveState
-from hfta_nb.ui.steer import changes_of
+from hfta_nb.ui.steer import NAMES, changes_of
 
 
-def enabled(bench: object) -> set[str]:
-    return {name for name, b in bench.results.steer.buttons.items() if not b.disabled}  # type: ignore[attr-defined]
+def enabled(bench: Workbench, member: int) -> set[str]:
+    """The buttons that can be pressed with a member selected, as the front end has it."""
+    table = bench.leaderboard.table
+    now = {row["id"]: row["now"] for row in table["rows"]}[member]
+    return {action["name"] for action in table["actions"] if now in action["states"]}
+
+
+def click(bench: Workbench, name: str, *members: int, text: str = "") -> None:
+    """What the front end sends when a button is pressed."""
+    message = {"kind": "steer", "name": name, "members": list(members), "text": text}
+    bench.leaderboard._handle_custom_msg(message, [])
 
 
 def asked(runs: Runs) -> list[tuple[str, object]]:
     return [(type(r).__name__, getattr(r, "variant", None)) for r in runs.requests]
 
 
-def test_the_row_is_there_while_a_run_is_on(make: Make, runs: Runs) -> None:
+def test_members_can_be_steered_while_a_run_is_on(make: Make, runs: Runs) -> None:
     bench = make()
-    steer = bench.results.steer
-    assert steer.layout.display == "none"
+    assert bench.leaderboard.table.get("actions", []) == []
     bench.train()
     runs.begins(bench)
-    assert steer.layout.display == ""
-    assert enabled(bench) == {"extend"}
-    assert steer.buttons["pause"].tooltip == "Not now: no member is selected"
-    bench.leaderboard.selected = [1]
-    assert steer.chosen.value == "with #1:"
-    assert enabled(bench) == set(steer.buttons) - {"resume"}
-    assert steer.buttons["resume"].tooltip == "Not now: the selected are running"
+    assert enabled(bench, 1) == NAMES - {"resume"}
     runs.ends()
-    assert steer.layout.display == "none"
+    assert bench.leaderboard.table["actions"] == []
+    click(bench, "stop", 1)
+    assert "nothing is training" in bench.results.note.value
 
 
 def test_each_button_asks_for_the_selected_members(make: Make, runs: Runs) -> None:
     bench = make()
     bench.train()
     runs.begins(bench)
-    bench.leaderboard.selected = [0, 1]
-    steer = bench.results.steer
     for name in ("pause", "stop", "pin", "unpin", "delete"):
-        steer.buttons[name].click()
+        click(bench, name, 0, 1)
     kinds = ["Pause", "Stop", "Pin", "Pin", "Delete"]
     assert asked(runs) == [(kind, member) for kind in kinds for member in (0, 1)]
     assert [r.pinned for r in runs.requests if isinstance(r, ev.Pin)] == [True, True, False, False]
     assert "asked: delete #0, #1" in bench.results.note.value
+    click(bench, "explode", 0)
+    assert len(runs.requests) == 10
 
 
 def test_values_are_set_and_cloned(make: Make, runs: Runs) -> None:
     bench = make()
     bench.train()
     runs.begins(bench)
-    bench.leaderboard.selected = [1]
-    steer = bench.results.steer
-    steer.changes.value = "lr=3e-4, weight_decay=0.01"
     for name in ("set", "warm", "cold"):
-        steer.buttons[name].click()
+        click(bench, name, 1, text="lr=3e-4, weight_decay=0.01")
     first, warm, cold = runs.requests
     assert isinstance(first, ev.Set)
     assert first.changes == {"lr": 3e-4, "weight_decay": 0.01}
@@ -69,38 +71,36 @@ def test_values_are_set_and_cloned(make: Make, runs: Runs) -> None:
     assert isinstance(cold, ev.Clone)
     assert (warm.warm, cold.warm) == (True, False)
     assert cold.changes == first.changes
-    steer.changes.value = "lr"
-    steer.buttons["set"].click()
+    click(bench, "set", 1, text="lr")
     assert len(runs.requests) == 3
-    assert "lr=3e-4" in steer.wrong.value
+    assert "lr=3e-4" in bench.results.note.value
+    assert "hfta-error" in bench.results.note.value
 
 
-def test_one_or_all_train_longer(make: Make, runs: Runs) -> None:
+def test_members_train_longer(make: Make, runs: Runs) -> None:
     bench = make()
     bench.train()
     runs.begins(bench)
-    steer = bench.results.steer
-    steer.epochs.value = "5"
-    steer.buttons["extend"].click()
-    bench.leaderboard.selected = [1]
-    steer.buttons["extend"].click()
-    assert [(r.epochs, r.variant) for r in runs.requests if isinstance(r, ev.Extend)] == [(5, None), (5, 1)]
+    click(bench, "extend", 0, 1, text="5")
+    assert [(r.epochs, r.variant) for r in runs.requests if isinstance(r, ev.Extend)] == [(5, 0), (5, 1)]
+    click(bench, "extend", 0, text="0")
+    assert "out of bounds" in bench.results.note.value
 
 
-def test_a_paused_member_can_be_resumed_and_one_that_has_ended_only_cloned_cold_or_deleted(
+def test_a_paused_member_can_be_resumed_and_one_that_has_ended_only_cloned_from_the_start_or_deleted(
     make: Make, runs: Runs
 ) -> None:
     bench = make()
     bench.train()
     runs.begins(bench)
     runs.happens(ev.MemberChanged(3.0, 1, ev.PAUSED, "paused by request"))
-    bench.leaderboard.selected = [1]
-    assert "resume" in enabled(bench)
-    assert "pause" not in enabled(bench)
+    bench.refresh()
+    assert "resume" in enabled(bench, 1)
+    assert "pause" not in enabled(bench, 1)
     runs.happens(ev.MemberChanged(4.0, 1, ev.COMPLETE))
     bench.refresh()
-    assert enabled(bench) == {"delete", "cold", "extend"}
-    bench.results.steer.buttons["cold"].click()
+    assert enabled(bench, 1) == {"delete", "cold", "extend"}
+    click(bench, "cold", 1)
     assert asked(runs) == [("Clone", 1)]
 
 

@@ -54,7 +54,7 @@ def test_a_life_with_pause_and_end(make: Make, runs: Runs) -> None:
     runs.happens(ev.RunChanged(5.0, ev.PAUSED))
     assert can_be_pressed(bench) == {"resume", "stop"}
     assert bench.train_view.progress.facts["details"] == ["2 paused"]
-    assert {row["cells"][2] for row in bench.leaderboard.table["rows"]} == {"PAUSED"}
+    assert {row["state"] for row in bench.leaderboard.table["rows"]} == {"PAUSED"}
     press(bench, "resume")
     runs.happens(ev.RunChanged(6.0, ev.RUNNING))
     assert bench.state == "running"
@@ -81,12 +81,12 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
     press(bench, "train")
     runs.begins(bench)
     clock.now += 1
-    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, replayed"))
+    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, recorded kernels"))
     clock.now += 1
     runs.happens(steps(1.5))
     facts = bench.train_view.progress.facts
     assert facts["text"] == "epoch 2/4, 0:41, 0:22 left"
-    how, measured = "all members at once, replayed", facts["details"][1]
+    how, measured = "all members at once, recorded kernels", facts["details"][1]
     assert measured.endswith("x as fast as one after another so far, a step 11.2x")
     assert facts["details"] == ["36,100 samples/s", measured, how, "2 running"]
     assert facts["fraction"] == pytest.approx(1.5 / 4)
@@ -208,20 +208,17 @@ def test_a_run_that_can_t_be_started(make: Make, runs: Runs) -> None:
         bench.run()
 
 
-def test_stop_and_take_home_of_a_member(make: Make, runs: Runs) -> None:
+def test_take_home_of_a_member(make: Make, runs: Runs) -> None:
     bench = make()
     press(bench, "train")
     runs.begins(bench)
     rows = {row["id"]: row for row in bench.leaderboard.table["rows"]}
-    assert rows[1]["stop"]
     assert not rows[1]["take"]
-    bench.leaderboard._handle_custom_msg({"kind": "stop", "id": 1}, [])
-    assert runs.requests == [ev.Stop(1)]
     bench.leaderboard._handle_custom_msg({"kind": "take", "id": 1}, [])
     assert "no such file in the run" in bench.results.note.value
     bench.leaderboard._handle_custom_msg({"kind": "erase", "id": 1}, [])
-    bench.leaderboard._handle_custom_msg({"kind": "stop", "id": "1"}, [])
-    assert runs.requests == [ev.Stop(1)]
+    bench.leaderboard._handle_custom_msg({"kind": "take", "id": "1"}, [])
+    assert runs.requests == []
 
 
 def test_the_leaderboard_is_live_and_marks_what_diverged(make: Make, runs: Runs, clock: Clock) -> None:
@@ -233,7 +230,14 @@ def test_the_leaderboard_is_live_and_marks_what_diverged(make: Make, runs: Runs,
     clock.now += 1
     runs.happens(ev.MemberChanged(4.0, 0, ev.DIVERGED, "training loss is not finite"))
     table = bench.leaderboard.table
-    assert [c["key"] for c in table["columns"]][:4] == ["rank", "member", "state", "metric:val_accuracy"]
+    assert [c["key"] for c in table["columns"]][:5] == [
+        "rank",
+        "member",
+        "axis:lr",
+        "metric:val_accuracy",
+        "best_epoch",
+    ]
+    assert [c["key"] for c in table["columns"] if c["constant"]] == ["axis:width"]
     assert [row["id"] for row in table["rows"]] == [1, 0]
     assert table["rows"][1]["state"] == ev.DIVERGED
     assert table["rows"][1]["reason"] == "training loss is not finite"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from ui.bench import Clock, Make, Runs, improved, press, shown, steps, texts
 
 from hfta_nb import events as ev
 from hfta_nb.ui import Workbench
+from hfta_nb.ui.saved_run import COLUMNS, columns_of
 
 
 def test_traffic_is_low(make: Make, runs: Runs, clock: Clock) -> None:
@@ -43,7 +45,7 @@ def test_folded_sections_say_the_important_thing(make: Make, runs: Runs, clock: 
         "Results": False,
     }
     press(bench, "train")
-    assert {t for t, h in heads.items() if not h.unfolded} == {"Plan"}
+    assert {t for t, h in heads.items() if not h.unfolded} == {"Define", "Plan"}
     assert heads["Plan"].summary == "2 variants in 1 array of 2: fused over lr"
     for head in heads.values():
         head.unfolded = False
@@ -58,6 +60,38 @@ def test_folded_sections_say_the_important_thing(make: Make, runs: Runs, clock: 
     assert heads["Results"].summary == "best #1 lr=0.01, width=8: val accuracy 0.9 at epoch 1"
     heads["Train"].unfolded = True
     assert heads["Train"].body_display == ""
+
+
+def test_what_is_opened_during_a_run_stays_open(make: Make, runs: Runs) -> None:
+    bench = make()
+    define = bench.sections["Define"].head
+    press(bench, "train")
+    runs.begins(bench)
+    define.unfolded = True
+    bench.refresh()
+    runs.ends()
+    bench.train()
+    assert define.unfolded
+    runs.begins(bench)
+    define.unfolded = False
+    runs.ends()
+    define.unfolded = True  # to edit the next run
+    bench.train()
+    assert not define.unfolded
+
+
+def test_the_arrangement_of_columns_comes_back_with_the_run(make: Make, runs: Runs, tmp_path: Path) -> None:
+    bench = make()
+    press(bench, "train")
+    bench.study.directory.mkdir(parents=True)
+    runs.begins(bench)
+    kept = {"order": ["axis:lr", "rank"], "hidden": {"best_epoch": True}, "widths": {"axis:lr": 90}}
+    bench.leaderboard.arranged = kept
+    assert columns_of(bench.study.directory) == kept
+    for damaged in ("{", "[]", '{"order": 3, "hidden": {"a": false}}'):
+        (bench.study.directory / COLUMNS).write_text(damaged)
+        assert columns_of(bench.study.directory) == ({"hidden": {"a": False}} if "false" in damaged else {})
+    assert columns_of(tmp_path / "none") == {}
 
 
 def test_two_workbenches_are_independent(make: Make, runs: Runs) -> None:

@@ -79,13 +79,13 @@ class Standing:
 def way_of(array: FusedArray) -> str:
     """How the array's training steps run now, and why not as requested.
 
-    "as one graph", "compiled in 21 s: 1.2 ms, replayed 1.4 ms", "replayed", or "" for eager execution.
+    "as one CUDA graph", "compiled in 21 s: 1.2 ms, replayed 1.4 ms", "recorded kernels", or "" for eager execution.
     """
     if any(note.startswith("captured") for note in array.step_notes):
-        return "as one graph"
+        return "as one CUDA graph"
     ready = array._calls.steps.programs()
     compiled = next((p.decision.note for p in ready if p.decision.compiled is not None), "")
     if compiled or not ready:
         return compiled
     refused = array._calls.steps.decisions() if array.compiling == "always" else []
-    return f"replayed, {refused[0]}" if refused else "replayed"
+    return f"recorded kernels, {refused[0]}" if refused else "recorded kernels"

@@ -27,7 +27,13 @@ class Runnable(Protocol):
 AGAIN = "run again"
 """The job of a process that continues after another one has crashed before the first checkpoint."""
 
-JOBS = {"run": "run", "check": "check_events", "try": "forward_events", "profile": "profile_events"}
+JOBS = {
+    "run": "run",
+    "check": "check_events",
+    "try": "forward_events",
+    "profile": "profile_events",
+    "speed": "speed_events",
+}
 """The method of a study that does a job."""
 
 

@@ -36,7 +36,7 @@ def start(
         kind: "worker" for a separate process, "inline" for a thread of this process.
         resume: continue from the last checkpoint.
         job: "run" for ``study.run``, "check" for ``study.check_events``, "try" for ``study.forward_events``, "profile"
-            for ``study.profile_events``.
+            for ``study.profile_events``, "speed" for ``study.speed_events``.
         arguments: arguments of that method.
         detach: let a run in a worker process go on when this process ends; `attach` follows it from another one. What
             it prints is in `OUTPUT`, in its directory.

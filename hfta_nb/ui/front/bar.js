@@ -27,15 +27,13 @@ function frame(root) {
   return outer ? outer.getBoundingClientRect() : { top: 0, bottom: innerHeight };
 }
 
-/** Scrolls to where the run is to be watched, unless that is on the screen already. @param {Element} root */
+const WHOLE = 740; // pixels: a run without its figures, as style.css lays it out
+
+/** Scrolls to the run, all of which is to be seen; where the window is too low, from Train on. @param {Element} root */
 function scrollTo(root) {
-  const train = root.querySelector(".hfta-train") ?? root;
-  const seen = frame(root);
-  const whole = root.getBoundingClientRect();
-  const part = train.getBoundingClientRect();
-  const height = Math.min(part.height + 120, seen.bottom - seen.top);
-  if (part.top >= seen.top && part.top + height <= seen.bottom) return;
-  (whole.height <= seen.bottom - seen.top ? root : train).scrollIntoView({ block: "start" });
+  const { top, bottom } = frame(root);
+  const first = bottom - top >= WHOLE ? root : root.querySelector(".hfta-train") ?? root;
+  first.scrollIntoView({ block: "start" });
 }
 
 export default { render: lasting(({ model, el, signal }) => {

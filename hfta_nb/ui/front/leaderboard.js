@@ -2,20 +2,22 @@
 
 const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows would stall
 
+import { Columns } from "./columns.js";
 import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
 import { adds } from "./pointer.js";
+import { RowTools } from "./row_tools.js";
 
+/** @import { Column, Drawn } from "./columns.js" */
+/** @import { Action } from "./row_tools.js" */
 /** @import { Model, Stroke } from "./types.d.ts" */
 
 /** @typedef {string | number | null} Key */
-/** @typedef {{ key: string, label: string, title: string, number: boolean }} Column */
 /**
  * A member as the kernel describes it; `leaderboard.py` writes these.
- * @typedef {{ id: number, state: string, reason: string, cells: string[], keys: Key[], swatch: Stroke, stop: boolean,
+ * @typedef {{ id: number, state: string, reason: string, cells: string[], keys: Key[], swatch: Stroke, now: string,
  *   take: boolean, best: boolean }} Row
  * A member's elements.
- * @typedef {{ tr: HTMLElement, cells: HTMLElement[], stop: HTMLButtonElement, take: HTMLButtonElement,
- *   mark: ReturnType<typeof strokeMark> }} Line
+ * @typedef {{ tr: HTMLElement, cells: HTMLElement[], mark: ReturnType<typeof strokeMark> }} Line
  */
 
 /** Order of two sort keys; what is missing comes last, whichever way the column is sorted. @param {Key | undefined} a @param {Key | undefined} b @param {number} sign */
@@ -34,12 +36,18 @@ function paint({ svg, stroke: line }, stroke) {
   line.setAttribute("stroke-dasharray", stroke.dash.map((d) => d / 1.5).join(" "));
 }
 
+/** @param {HTMLElement} cell @param {number} [width] */
+function size(cell, width) {
+  for (const name of /** @type {const} */ (["width", "minWidth", "maxWidth"])) cell.style[name] = width ? `${width}px` : "";
+}
+
 class Board {
   /** @param {Model} model @param {HTMLElement} el @param {AbortSignal} signal */
   constructor(model, el, signal) {
     this.model = model;
     this.signal = signal;
-    this.columns = /** @type {Column[]} */ ([]);
+    this.all = /** @type {Column[]} */ ([]);
+    this.columns = /** @type {Drawn[]} */ ([]);
     this.rows = /** @type {Map<number, Line>} */ (new Map());
     this.order = /** @type {number[]} */ ([]);
     this.limit = MOST_ROWS;
@@ -49,14 +57,18 @@ class Board {
     this.root = element("div", "hfta-board");
     this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr=0.01 running" });
     this.count = element("span", "hfta-count", { "aria-live": "polite" });
-    this.clear = element("button", "hfta-clear", { type: "button", title: "Select no member" }, "clear selection");
+    this.arrangement = new Columns(model, (key, width) => {
+      const cells = /** @type {NodeListOf<HTMLElement>} */ (this.table.querySelectorAll(`[data-key="${CSS.escape(key)}"]`));
+      for (const cell of cells) size(cell, width);
+    });
+    this.tools = new RowTools(model, (first, last) => this.reveal(first, last), (id) => this.focus(id));
     this.frame = element("div", "hfta-board-frame");
     this.table = element("table", "hfta-leaderboard", { role: "grid", "aria-multiselectable": "true", "aria-label": "leaderboard" });
     this.head = element("thead");
     this.body = element("tbody");
     this.more = element("button", "hfta-more-rows", { type: "button" }, "show all");
     this.build(el);
-    onTraits(model, ["table", "selected", "sort_by", "descending", "query"], signal, () => this.draw());
+    onTraits(model, ["table", "selected", "sort_by", "descending", "query", "arranged"], signal, () => this.draw());
     this.draw();
   }
 
@@ -79,37 +91,33 @@ class Board {
     const tools = element("div", "hfta-board-tools");
     const label = element("label", "", { title: "Show only rows that contain all these words; lr=0.01 is a value of a column" }, "filter ");
     label.append(this.filter);
-    tools.append(label, this.count, this.clear);
+    tools.append(label, this.count, this.arrangement.menu);
     this.table.append(this.head, this.body);
     this.frame.append(this.table);
     this.root.append(tools, this.frame, this.more);
     el.append(this.root);
     this.on(this.filter, "input", () => this.set({ query: this.filter.value }));
-    this.on(this.clear, "click", () => this.set({ selected: [] }));
     this.on(this.more, "click", () => { this.limit = Infinity; this.draw(); });
     this.on(this.body, "click", (event) => this.clicked(event));
     this.on(this.body, "keydown", (event) => this.key(event));
     // Rows keep their places while somebody aims at one: a button that moves away is pressed in the wrong row.
     this.on(this.body, "pointerenter", () => { this.held = true; });
     this.on(this.body, "pointerleave", () => { this.held = false; this.draw(); });
-    this.on(this.frame, "scroll", () => this.overflow());
-    const sized = new ResizeObserver(() => this.overflow());
-    sized.observe(this.frame);
-    sized.observe(this.table);
-    this.signal.addEventListener("abort", () => sized.disconnect());
   }
 
-  /** Whether columns lie under the buttons of the rows, which stay on the screen. */
-  overflow() {
-    const { scrollLeft, scrollWidth, clientWidth } = this.frame;
-    this.frame.dataset.more = String(scrollLeft + clientWidth < scrollWidth - 1);
+  /** Scrolls the table, not the page, so that these rows are seen. @param {HTMLElement} first @param {HTMLElement} last */
+  reveal(first, last) {
+    const { frame } = this;
+    frame.scrollTop = Math.max(frame.scrollTop, last.offsetTop + last.offsetHeight - frame.clientHeight);
+    frame.scrollTop = Math.min(frame.scrollTop, first.offsetTop - this.head.offsetHeight);
   }
 
   // Drawing.
 
   draw() {
-    const { columns, rows, of = 0 } = /** @type {{ columns: Column[], rows: Row[], of?: number }} */ (this.model.get("table"));
-    this.columns = columns;
+    const { columns, rows, of = 0, actions = [] } = /** @type {{ columns: Column[], rows: Row[], of?: number, actions?: Action[] }} */ (this.model.get("table"));
+    this.all = columns;
+    this.columns = this.arrangement.shown(columns);
     this.drawHead();
     const query = /** @type {string} */ (this.model.get("query"));
     if (document.activeElement !== this.filter && this.filter.value !== query) this.filter.value = query;
@@ -117,18 +125,18 @@ class Board {
     const found = this.sorted(rows.filter((row) => wanted.every((word) => this.fits(row, word))));
     const shown = found.slice(0, this.limit);
     this.place(shown);
+    this.tools.draw(this.rows, rows, actions, this.columns.length);
     const best = of > rows.length ? `, the best of ${of}: study.results() has all` : "";
     setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length} of ${rows.length} members`) + best : "no members yet");
     this.more.hidden = found.length <= shown.length;
     this.more.textContent = `show all ${found.length}`;
-    this.clear.hidden = !this.model.get("selected").length;
     this.root.dataset.empty = String(!rows.length);
   }
 
   /** Whether a row contains a word, or has a value in a column: `lr=0.01`, as labels of members write it. @param {Row} row @param {string} word */
   fits(row, word) {
     const [, name, value] = /^([^=]+)=(.*)$/.exec(word) ?? [];
-    const at = this.columns.findIndex((c) => name === c.label.toLowerCase() || name === c.key.split(":").at(-1)?.toLowerCase());
+    const at = this.all.findIndex((c) => name === c.label.toLowerCase() || name === c.key.split(":").at(-1)?.toLowerCase());
     if (at < 0) return row.cells.join(" ").toLowerCase().includes(word);
     const text = row.cells[at].toLowerCase();
     return value === "" || text === value || (text !== "" && Number(text) === Number(value));
@@ -136,27 +144,33 @@ class Board {
 
   /** @param {Row[]} rows */
   sorted(rows) {
-    const at = this.columns.findIndex((c) => c.key === this.model.get("sort_by"));
+    const at = this.all.findIndex((c) => c.key === this.model.get("sort_by"));
     if (at < 0) return rows;
     const sign = this.model.get("descending") ? -1 : 1;
     return [...rows].sort((a, b) => compare(a.keys[at], b.keys[at], sign)); // equal ones keep their places
   }
 
   drawHead() {
-    const stamp = JSON.stringify(this.columns);
+    const stamp = JSON.stringify([this.columns, this.all]);
     if (this.stamp !== stamp) {
       this.stamp = stamp;
+      const at = document.activeElement;
+      const key = at && this.head.contains(at) ? at.closest("th")?.dataset.key : undefined;
       const line = element("tr");
       for (const column of this.columns) {
         const th = element("th", column.number ? "hfta-number" : "", { scope: "col" });
         th.dataset.key = column.key;
-        const button = element("button", "hfta-sort", { type: "button", title: `${column.title}; press to sort` }, column.label);
+        const title = `${column.title}; press to sort; Shift with ← or → moves the column, + and - set its width, Delete hides it`;
+        const button = element("button", "hfta-sort", { type: "button", title }, column.label);
         this.on(button, "click", () => this.sort(column.key));
         th.append(button);
+        this.arrangement.adopt(th, button, column.key);
+        size(th, column.width);
         line.append(th);
       }
-      line.append(element("th", "hfta-actions", { scope: "col" }, this.columns.length ? "actions" : ""));
       this.head.replaceChildren(line);
+      if (key) /** @type {HTMLElement | null} */ (line.querySelector(`th[data-key="${CSS.escape(key)}"] button`))?.focus();
+      this.arrangement.fill();
       this.rows.clear();
       this.order = [];
       this.body.replaceChildren();
@@ -182,7 +196,7 @@ class Board {
     for (const [id, line] of this.rows) if (!kept.has(id)) { line.tr.remove(); this.rows.delete(id); }
     const selected = /** @type {Set<number>} */ (new Set(this.model.get("selected")));
     for (const row of shown) this.refresh(row, selected);
-    const hold = this.held && this.order.length === ids.length && this.order.every((id) => kept.has(id));
+    const hold = (this.held || this.tools.tr.contains(document.activeElement)) && this.order.length === ids.length && this.order.every((id) => kept.has(id));
     if (!hold && (this.order.length !== ids.length || this.order.some((id, i) => id !== ids[i]))) {
       const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
       for (const id of ids) this.body.append(this.line(id).tr);
@@ -203,19 +217,17 @@ class Board {
   /** @param {Row} row @param {Set<number>} selected */
   refresh(row, selected) {
     const line = this.line(row.id);
-    row.cells.forEach((text, i) => setText(line.cells[i], text));
+    this.columns.forEach((column, i) => setText(line.cells[i], row.cells[column.at]));
     paint(line.mark, row.swatch);
     line.tr.dataset.state = row.state;
     line.tr.dataset.best = String(row.best);
     line.tr.title = row.reason ? `${row.state}: ${row.reason}` : "";
     line.tr.setAttribute("aria-selected", String(selected.has(row.id)));
-    line.stop.disabled = !row.stop;
-    line.take.disabled = !row.take;
   }
 
   /** @param {number} id @returns {Line} */
   make(id) {
-    const tr = element("tr");
+    const tr = element("tr", "", { "data-lm-suppress-shortcuts": "true" });
     tr.dataset.member = String(id);
     const mark = strokeMark("hfta-swatch");
     const cells = this.columns.map((column) => {
@@ -224,37 +236,22 @@ class Board {
       const text = element("span");
       if (column.key === "member") td.append(mark.svg);
       td.append(text);
+      size(td, column.width);
       tr.append(td);
       return text;
     });
-    const actions = element("td", "hfta-actions");
-    const button = (/** @type {string[]} */ ...[kind, text, label, title]) => {
-      const made = element("button", `hfta-row-${kind}`, { type: "button", "aria-label": label, title }, text);
-      this.on(made, "click", (event) => {
-        event.stopPropagation();
-        this.model.send({ kind, id });
-      });
-      actions.append(made);
-      return made;
-    };
-    const stop = button("stop", "Stop", `stop #${id}`, "Stop this member; the others continue");
-    const take = button("take", "Take home", `take #${id} home`, "Its best weights as a plain module, and the code that gets them");
-    tr.append(actions);
-    return { tr, cells, stop, take, mark };
+    return { tr, cells, mark };
   }
 
   // Selection, by pointer and by keyboard.
 
   /** @param {Line} line @param {boolean} yes */
-  reachable(line, yes) {
-    for (const node of [line.tr, line.stop, line.take]) node.tabIndex = yes ? 0 : -1;
-  }
+  reachable(line, yes) { line.tr.tabIndex = yes ? 0 : -1; }
 
   /** @param {MouseEvent} event */
   clicked(event) {
-    const target = /** @type {Element} */ (event.target);
-    const tr = target.closest("tr");
-    if (tr && !target.closest("button")) this.select(Number(tr.dataset.member), adds(event));
+    const tr = /** @type {Element} */ (event.target).closest("tr");
+    if (tr?.dataset.member) this.select(Number(tr.dataset.member), adds(event));
   }
 
   /** @param {number} id @param {boolean} several */
@@ -273,7 +270,9 @@ class Board {
     const id = Number(tr.dataset.member);
     const at = this.order.indexOf(id);
     const moves = /** @type {Record<string, number>} */ ({ ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.order.length - 1 });
-    if (event.key === " " || event.key === "Enter") this.select(id, adds(event));
+    if (event.key === "a" && (event.ctrlKey || event.metaKey)) this.set({ selected: [...this.order] });
+    else if (event.key === "Escape") this.set({ selected: [] });
+    else if (event.key === " " || event.key === "Enter") this.select(id, adds(event));
     else if (event.key in moves) this.focus(this.order[Math.min(this.order.length - 1, Math.max(0, moves[event.key]))]);
     else return;
     event.preventDefault();

@@ -2,7 +2,7 @@
 
 import { element, lasting, onTraits } from "./page.js";
 
-/** @typedef {{ fraction: number, state: string, text: string, details: string[] }} Facts */
+/** @typedef {{ fraction: number, state: string, text: string, details: string[], titles?: Record<string, string> }} Facts */
 
 export default { render: lasting(({ model, el, signal }) => {
   const line = element("div", "hfta-progress-line");
@@ -24,10 +24,10 @@ export default { render: lasting(({ model, el, signal }) => {
     track.setAttribute("aria-valuenow", String(Math.round(percent)));
     track.setAttribute("aria-valuetext", facts.text || facts.state);
     text.textContent = facts.text;
-    const stamp = JSON.stringify(facts.details);
+    const stamp = JSON.stringify([facts.details, facts.titles]);
     if (details.dataset.stamp === stamp) return;
     details.dataset.stamp = stamp;
-    details.replaceChildren(...facts.details.map((words) => element("span", "", {}, words)));
+    details.replaceChildren(...facts.details.map((words) => element("span", "", { title: facts.titles?.[words] ?? "" }, words)));
   };
   onTraits(model, ["facts"], signal, draw);
   draw();

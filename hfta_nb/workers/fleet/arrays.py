@@ -7,15 +7,19 @@ from contextlib import contextmanager
 
 import torch
 
+from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
 from hfta_nb.train.capacity import TUNING_S, peak_of, sample
 from hfta_nb.train.group_run import GroupRun
 from hfta_nb.train.plan import Group
 from hfta_nb.train.settings import Settings
+from hfta_nb.train.speed import probe_of
 from hfta_nb.train.step import ArrayStep
 from hfta_nb.train.trainer import Trainer
 from hfta_nb.workers.distributed.leader import spread
-from hfta_nb.workers.fleet.profile import Trial
+
+WARM_UP = 5
+"""Steps before the first that counts."""
 
 
 class Arrays:
@@ -32,7 +36,7 @@ class Arrays:
         self._trainer = Trainer(settings, list(groups.values()), Control())
 
     @contextmanager
-    def __call__(self, name: str, members: int, devices: int) -> Iterator[Trial]:
+    def __call__(self, name: str, members: int, devices: int) -> Iterator[Opened]:
         """A group's first members as an array.
 
         Raises:
@@ -47,13 +51,13 @@ class Arrays:
         with spread(devices, self._trainer.settings.device, self._batch_norm) as self._trainer.prepare:
             try:
                 run.open()
-                yield _Opened(run, memory)
+                yield Opened(run, memory)
             finally:
                 self._trainer.prepare = None
                 run.source.close()
 
 
-class _Opened:
+class Opened:
     """An array on a device, and a batch."""
 
     def __init__(self, run: GroupRun, memory: int) -> None:
@@ -66,6 +70,20 @@ class _Opened:
         if self._run.settings.device.type == "cuda":
             torch.cuda.synchronize(self._run.settings.device)
         return self._batch.size
+
+    def speed(self) -> ev.SpeedMeasured | None:
+        """Its steps beside those of plain modules; None where that can't be measured."""
+        run = self._run
+        probe = probe_of(run.step, run.group, [m.slot for m in run.members.active], run.rows, run.settings)
+        for _ in range(WARM_UP if probe is not None else 0):  # its steps are recorded first, as in a run
+            self.train()
+        while probe is not None:
+            begin = probe.start()
+            self.train()
+            probe.stop(begin)
+            if probe.alone(*self._batch.first):
+                return probe.event()
+        return None
 
     def memory_bytes(self) -> int:
         return self._memory
