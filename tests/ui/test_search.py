@@ -238,7 +238,7 @@ def test_progress_counts_trials() -> None:
     trials = Trials(8, 1, 4)
     assert trials.counts(history) == "trials: 1 done, 1 pruned, 1 running, 1 waiting for a slot, 4 to come"
     assert progress_text(history, RunPhase.RUNNING, trials) == "2 of 8 trials, 0:41, at most 1:31 left"
-    assert trials.counts(history) in details(history, RunPhase.RUNNING, trials)
+    assert trials.counts(history) in details(history, RunPhase.RUNNING, trials=trials)
     history.add(ev.RunChanged(9.0, ev.STOPPED))
     history.add(ev.MemberChanged(9.0, 2, ev.STOPPED, ev.WITH_RUN))
     assert trials.counts(history).endswith("1 stopped, 4 not begun")
