@@ -13,7 +13,7 @@ from hfta_nb.study import Study, executors
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.simulate import Simulate
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
-from hfta_nb.ui.widgets import words
+from hfta_nb.ui.widgets import button, words
 
 MOST_ROWS = 20
 _HEAD = ("array", "members", "fused over", "why apart", "padding", "parameters each", "memory")
@@ -150,9 +150,11 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
         self.needs = words("hfta-plan-needs")
         self.manner = words("hfta-plan-needs")
         self.tried = words("hfta-plan-tried")
+        self.again = button("Try again", "Try each architecture on one batch once more", "hfta-button-try-again")
+        self.again.layout.display = "none"
         self.groups: Sequence[GroupRecord] = ()
         self.simulate = Simulate(where, later)
-        super().__init__([self.sentence, self.arrays, self.needs, self.manner, self.tried, self.simulate])
+        super().__init__([self.sentence, self.arrays, self.needs, self.manner, self.tried, self.again, self.simulate])
 
     def __repr__(self) -> str:
         return "PlanView()"
@@ -167,6 +169,10 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
         if groups is None:
             self.simulate.plan(study)
         return said
+
+    def show_tried(self, markup: str, wrong: bool) -> None:
+        """Show what trying each architecture has found; it can be tried again where something is wrong."""
+        self.tried.value, self.again.layout.display = markup, "" if wrong else "none"
 
     def show_problem(self, text: str) -> None:
         """Show why there is no plan."""

@@ -11,6 +11,7 @@ import ipywidgets
 from hfta_nb import events as ev
 from hfta_nb.records import speeds
 from hfta_nb.records.history import History
+from hfta_nb.ui.failure import failure, mend, own_frames
 from hfta_nb.ui.run_phase import AT_REST, BUTTONS, ENDED, RunPhase, why_not
 from hfta_nb.ui.text import clock, escape, memory, rate, shorten
 from hfta_nb.ui.widgets import ProgressBar, button, words
@@ -158,10 +159,9 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
 
     def fail(self, reason: str, detail: str, resumable: bool = False, what: str = "The run failed.") -> None:
         """Show why the run ended before its time, with buttons for what to do; hide both if the reason is empty."""
-        parts = [f'<div role="alert"><strong>{what}</strong> {escape(shorten(reason, 1000))}</div>']
-        if detail:
-            parts.append(f"<details><summary>Details</summary><pre>{escape(detail[-6000:])}</pre></details>")
-        self.failure.value = "".join(parts) if reason else ""
+        own = own_frames(detail)
+        todo = mend(own, "Resume or Retry" if resumable else "Retry")
+        self.failure.value = failure(what, reason, todo, own, detail) if reason else ""
         self.carry_on.layout.display = "" if resumable else "none"
         self.failure_box.layout.display = "" if reason else "none"
 

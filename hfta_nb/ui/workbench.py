@@ -17,7 +17,7 @@ from hfta_nb.study import Study, executors
 from hfta_nb.ui import actions
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.define import Define
-from hfta_nb.ui.dry_run import DryRun
+from hfta_nb.ui.dry_run import DryRun, Tried
 from hfta_nb.ui.exports import take_home_code, write_csv, write_png
 from hfta_nb.ui.offer import Offer
 from hfta_nb.ui.persistence import Persistence
@@ -86,7 +86,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def _made(self, where: executors.Where, given: Mapping[str, Any]) -> list[Any]:
         """The parts on the screen, for what is given."""
-        self._wrong = ""  # error of the trial
+        self._tried = Tried()
         self._session = Session(where, self._later, self)
         self.steer = self._session.steer  # as the buttons above the table do
         self.define = Define(self._replan, **given)
@@ -94,7 +94,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.offer = Offer(lambda path: actions.press_reattach(self, path))
         self.plan_view = PlanView(where, self._later)
         self._planner = Planner(self.define, self.plan_view)
-        self._dry_run = DryRun(where.kind, self._later, self._tried)
+        self._dry_run = DryRun(where.kind, self._later, self._on_tried)
+        self.plan_view.again.on_click(lambda _: self._dry_run.again())
         pressed, on_request = functools.partial(actions.press, self), functools.partial(actions.press_row, self)
         self.train_view = TrainView(pressed)
         self.watch = Watch()
@@ -320,11 +321,12 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._persistence.look()
         self.phase_changed()
 
-    def _tried(self, markup: str, wrong: str) -> None:
-        self.plan_view.tried.value, before, self._wrong = markup, self._wrong, wrong
-        if wrong != before:
-            if wrong:
-                self.sections["Plan"].summarise(wrong)
+    def _on_tried(self, found: Tried) -> None:
+        before, self._tried = self._tried, found
+        self.plan_view.show_tried(found.markup, bool(found.wrong))
+        if found[1:] != before[1:]:
+            if found.wrong:
+                self.sections["Plan"].summarise(found.wrong)
             self.phase_changed()
 
     # The methods of `hfta_nb.ui.session.Screen`.
@@ -352,9 +354,9 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def phase_changed(self) -> None:
         phase, session = self._session.phase, self._session
-        self.train_view.enable(phase, self._planner.problem, session.has_checkpoint)
+        self.train_view.enable(phase, self._planner.problem or self._tried.off, session.has_checkpoint)
         self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
-        self.say(*status(phase, session.history, self._planner.variants, self._planner.problem, self._wrong))
+        self.say(*status(phase, session.history, self._planner.variants, self._planner.problem, self._tried.wrong))
 
     def refresh(self) -> None:
         refresh(self, self._session)

@@ -155,9 +155,13 @@ def test_stop_keeps_and_resume_carries_on(make: Make, runs: Runs) -> None:
     assert can_be_pressed(bench) == set()
     runs.ends(ev.STOPPED)
     assert bench.train_view.buttons["resume"].disabled  # nothing was saved
-    assert "no checkpoint" in bench.train_view.buttons["resume"].tooltip
+    assert "nothing was trained" in bench.train_view.buttons["resume"].tooltip
     bench.study.store.write_study({"family": "mlp"})
     bench.study.store.write_checkpoint({"group": 0})
+    bench.phase_changed()
+    assert bench.train_view.buttons["resume"].disabled  # the checkpoint is of the beginning
+    for event in improved(0.5, 0.6):
+        bench.history.add(event)
     bench.phase_changed()
     assert "checkpoint" in bench.train_view.buttons["resume"].tooltip
     press(bench, "resume")
