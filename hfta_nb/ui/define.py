@@ -64,8 +64,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.add_button = button("add axis", "Sweep one more axis", "hfta-add")
         self.problem = words("hfta-problem")
         self.fields_problem = words("hfta-problem")
+        self.notices = words("hfta-notices")
         self.listed = Listed(listed, self._edited)
-        lines = [self.fields_problem, self.rows_box, self.listed, self.add_button, self.problem]
+        lines = [self.fields_problem, self.notices, self.rows_box, self.listed, self.add_button, self.problem]
         super().__init__([*self._fields(), *lines])
         self._fill(product)
         self._listen()
@@ -157,6 +158,10 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         said = error_words(error) if error is not None and not (beside or in_field) else ""
         self.problem.value = f'<span role="alert">{escape(said)}</span>' if said else ""
         return beside.name if beside else str(self.fields[named].description) if in_field else ""
+
+    def notify(self, found: Sequence[str]) -> None:
+        """Show what to know of settings that can be trained with; see `hfta_nb.ui.notices`."""
+        self.notices.value = "".join(f'<div role="status">{escape(text)}</div>' for text in found)
 
     def summary(self, variants: int | None) -> str:
         """The definition in one line."""

@@ -147,7 +147,7 @@ def said(study: Study, found: list[ev.ForwardTried], failed: str) -> Tried:
     label = next((v.label for v in study.variants if v.id == first.variant), f"#{first.variant}")
     many = f", as {'does' if len(wrong) == 2 else 'do'} {count(len(wrong) - 1, 'other')}" if len(wrong) > 1 else ""
     of = f" of {count(len(found), 'architecture')}" if many else ""
-    todo = mend(own, "Try again")
+    todo = mend(own)
     all_wrong = len(wrong) == len(found)
     todo += "" if all_wrong else " Train trains the others, and those that fail are FAILED."
     markup = failure(f"{label} fails on one batch{many}{of}.", first.reason, todo.strip(), own, first.detail)

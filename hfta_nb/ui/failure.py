@@ -26,6 +26,8 @@ def failure(what: str, reason: str, todo: str, own: list[UserFrame], detail: str
         own: the user's own calls, the innermost last.
         detail: the traceback.
     """
+    for frame in own:  # a worker does not know which cell a file stands for
+        reason = reason.replace(f"{frame.file}:{frame.line}", frame.place)
     said = f"<div><strong>{escape(what)}</strong> {escape(shorten(reason, 1000))}</div>"
     said += f'<div class="hfta-todo">{escape(todo)}</div>' if todo else ""
     trace = (
@@ -59,9 +61,9 @@ def own_frames(detail: str) -> list[UserFrame]:
     return []
 
 
-def mend(own: list[UserFrame], button: str) -> str:
+def mend(own: list[UserFrame]) -> str:
     """What to do about an error in the user's own code; empty where it is elsewhere."""
-    return f"Change this line, run the cells from it on again, and press {button}." if own else ""
+    return "Change this line, and run the cells from it on again." if own else ""
 
 
 def _around(frame: UserFrame) -> list[tuple[int, str]]:

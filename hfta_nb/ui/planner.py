@@ -6,6 +6,7 @@ from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.study import Study
 from hfta_nb.ui.define import Define
 from hfta_nb.ui.definition import FormValues
+from hfta_nb.ui.notices import notices
 from hfta_nb.ui.plan_view import PlanView
 from hfta_nb.ui.text import words
 
@@ -32,6 +33,7 @@ class Planner:
         """Read the fields and show the plan or the problem; returns it in one line."""
         definition = self._define.definition()
         self.draft, self.problem = None, ""
+        self._define.notify(())
         if definition.problems:
             name, said = next(iter(definition.problems.items()))
             self._define.complain(None)
@@ -41,6 +43,7 @@ class Planner:
         except HftaError as error:
             return self._no(words(error), self._define.complain(error))
         self._define.complain(None)
+        self._define.notify(notices(self.draft, self._define.fields["patience"].meaning))
         return self._view.show(self.draft)
 
     def fresh(self) -> Study:

@@ -52,8 +52,10 @@ def progress_text(history: History, phase: RunPhase) -> str:
         return "starting: " + (history.phase or "a separate process")
     if run is None or now is None:
         return "" if phase in AT_REST else str(phase)
-    groups = len(history.groups)
-    array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase is not RunPhase.FINISHED else ""
+    # Numbers of arrays have gaps where members were tried alone after an error.
+    groups = sorted({group.index for group in history.groups} | {now.group})
+    place = f"array {groups.index(now.group) + 1} of {len(groups)}, "
+    array = place if len(groups) > 1 and phase is not RunPhase.FINISHED else ""
     epoch = min(run.epochs, math.floor(now.epochs_done) + (now.epochs_done < run.epochs and phase not in ENDED))
     left = "" if phase in ENDED else f", {_remaining(now)}"
     return f"{array}epoch {epoch}/{run.epochs}, {clock(now.elapsed_s)}{left}"
@@ -160,8 +162,7 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
     def fail(self, reason: str, detail: str, resumable: bool = False, what: str = "The run failed.") -> None:
         """Show why the run ended before its time, with buttons for what to do; hide both if the reason is empty."""
         own = own_frames(detail)
-        todo = mend(own, "Resume or Retry" if resumable else "Retry")
-        self.failure.value = failure(what, reason, todo, own, detail) if reason else ""
+        self.failure.value = failure(what, reason, mend(own), own, detail) if reason else ""
         self.carry_on.layout.display = "" if resumable else "none"
         self.failure_box.layout.display = "" if reason else "none"
 

@@ -138,7 +138,7 @@ def test_what_is_wrong_is_text_what_to_do_comes_before_the_source_and_the_traceb
     assert off == ""  # one of two can be trained
     assert "<b>" not in markup
     assert "<x>" not in markup
-    order = ["#1 width=8 fails on one batch.", "RuntimeError: ", "press Try again", "model.py:12", "x = a &lt; b"]
+    order = ["#1 width=8 fails on one batch.", "RuntimeError: ", "Change this line", "model.py:12", "x = a &lt; b"]
     places = [markup.index(text) for text in [*order, "<details><summary>Whole traceback"]]
     assert places == sorted(places)
     again = said(made, [WRONG, WRONG], "")
