@@ -2,6 +2,7 @@
 
 const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows would stall
 
+import { fits, parsed } from "./filter.js";
 import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
 import { adds } from "./pointer.js";
 
@@ -47,7 +48,7 @@ class Board {
     this.current = /** @type {number | null} */ (null); // the row that the keyboard is on
     this.stamp = "";
     this.root = element("div", "hfta-board");
-    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr=0.01 running" });
+    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr>0.01 state:RUNNING" });
     this.count = element("span", "hfta-count", { "aria-live": "polite" });
     this.clear = element("button", "hfta-clear", { type: "button", title: "Select no member" }, "clear selection");
     this.frame = element("div", "hfta-board-frame");
@@ -77,7 +78,7 @@ class Board {
   /** @param {HTMLElement} el */
   build(el) {
     const tools = element("div", "hfta-board-tools");
-    const label = element("label", "", { title: "Show only rows that contain all these words; lr=0.01 is a value of a column" }, "filter ");
+    const label = element("label", "", { title: "Show only rows with all of this: words, or lr>0.05, state:RUNNING, width in 8,16" }, "filter ");
     label.append(this.filter);
     tools.append(label, this.count, this.clear);
     this.table.append(this.head, this.body);
@@ -113,25 +114,16 @@ class Board {
     this.drawHead();
     const query = /** @type {string} */ (this.model.get("query"));
     if (document.activeElement !== this.filter && this.filter.value !== query) this.filter.value = query;
-    const wanted = query.toLowerCase().split(/\s+/).map((word) => word.replace(/,$/, "")).filter(Boolean);
-    const found = this.sorted(rows.filter((row) => wanted.every((word) => this.fits(row, word))));
+    const { terms, problem } = parsed(query, columns, rows);
+    const found = this.sorted(rows.filter((row) => fits(row, terms)));
     const shown = found.slice(0, this.limit);
     this.place(shown);
     const best = of > rows.length ? `, the best of ${of}: study.results() has all` : "";
-    setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length} of ${rows.length} members`) + best : "no members yet");
+    setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length || "none"} of ${rows.length} members${problem && ": "}${problem}`) + best : "no members yet");
     this.more.hidden = found.length <= shown.length;
     this.more.textContent = `show all ${found.length}`;
     this.clear.hidden = !this.model.get("selected").length;
     this.root.dataset.empty = String(!rows.length);
-  }
-
-  /** Whether a row contains a word, or has a value in a column: `lr=0.01`, as labels of members write it. @param {Row} row @param {string} word */
-  fits(row, word) {
-    const [, name, value] = /^([^=]+)=(.*)$/.exec(word) ?? [];
-    const at = this.columns.findIndex((c) => name === c.label.toLowerCase() || name === c.key.split(":").at(-1)?.toLowerCase());
-    if (at < 0) return row.cells.join(" ").toLowerCase().includes(word);
-    const text = row.cells[at].toLowerCase();
-    return value === "" || text === value || (text !== "" && Number(text) === Number(value));
   }
 
   /** @param {Row[]} rows */
