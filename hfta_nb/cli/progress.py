@@ -141,11 +141,13 @@ class RunProgress:
         return f"{show.count(last.samples_per_s)} samples/s{waiting}"
 
     def speed(self, group: int) -> str:
-        """``11.2x the serial rate (measured on 40 steps)``; empty before it was measured."""
+        """``11.2x as fast as one after another (measured on 40 steps)``; empty before it was measured."""
         measured = self.history.speeds.get(group)
         if measured is None:
             return ""
-        return f"{measured.speedup:.2g}x the serial rate (measured on {show.several(measured.steps, 'step')})"
+        return (
+            f"{measured.speedup:.2g}x as fast as one after another (measured on {show.several(measured.steps, 'step')})"
+        )
 
     def device(self) -> str:
         """``cores 93% 12%, memory 1.2 of 24 GiB``."""

@@ -83,6 +83,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             return fields.choice(label, known.choices, hint, value)
         if name == "capacity":
             return fields.capacity(value, hint, known.none)
+        if name == "padding":
+            return fields.padding(value, hint)
         if name == "batch_size":
             value = value or self._usual_batch
         if known.bare_type == "float":

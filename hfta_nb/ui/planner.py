@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.study import Study
 from hfta_nb.ui.define import Define
@@ -44,7 +46,7 @@ class Planner:
             return self._no(words(error), self._define.complain(error))
         self._define.complain(None)
         self._define.notify(notices(self.draft, self._define.fields["patience"].meaning))
-        return self._view.show(self.draft)
+        return self._view.show(self.draft, make=lambda padding: _study(definition, padding=padding))
 
     def fresh(self) -> Study:
         """A study of the definition, in a new directory.
@@ -67,5 +69,5 @@ class Planner:
         return problem
 
 
-def _study(definition: FormValues) -> Study:
-    return Study(definition.family, definition.grid, definition.data, **definition.options)
+def _study(definition: FormValues, **more: Any) -> Study:
+    return Study(definition.family, definition.grid, definition.data, **definition.options | more)

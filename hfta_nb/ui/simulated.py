@@ -19,8 +19,8 @@ def fastest_of(found: fleet.Simulation) -> str:
 
 
 def label(way: str) -> str:
-    """What a way is called on the screen: "best" is the best plan of flotillas, which another way may beat."""
-    return "best flotillas" if way == "best" else way
+    """What a way is called on the screen: "best" is the best plan of rounds, which another way may beat."""
+    return {"one shared stream": "all in step", "best": "best rounds"}.get(way, way)
 
 
 def chart(found: fleet.Simulation, way: str, measured: bool) -> str:
@@ -49,9 +49,9 @@ def ways(found: fleet.Simulation, measured: bool, price: float | None) -> str:
         price: of one device for an hour; None or 0 for no costs.
     """
     alone_s, fastest = next(iter(found.plans.values())).makespan_s, fastest_of(found)
-    head = ["way", "speedup", "devices compute", "devices held", "flotillas"]
+    head = ["way", "speedup", "devices compute", "devices held", "rounds"]
     if measured:
-        head = [head[0], "makespan", *head[1:], "device-hours", *(["cost"] if price else [])]
+        head = [head[0], "takes", *head[1:], "device-hours", *(["cost"] if price else [])]
     rows = []
     for way, plan in found.plans.items():
         how = f" ({plan.method})" if way == "best" else ""

@@ -28,7 +28,7 @@ def status(phase: RunPhase, history: History, variants: int | None, problem: str
         return f"ready to train {count(variants, 'variant')}", "idle"
     members = count(len(history.members), "variant") if history.members else ""
     texts = {
-        RunPhase.STARTING: "starting: a separate process",
+        RunPhase.STARTING: "starting a worker process",
         RunPhase.RUNNING: f"training {members}",
         RunPhase.PAUSED: "paused; everything is kept",
         RunPhase.FINISHED: f"finished; {results.summary(history)}",

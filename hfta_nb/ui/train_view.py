@@ -20,7 +20,7 @@ MUCH = 0.1
 """Above this share of the time, waiting for data is shown."""
 
 _TOOLTIPS = {
-    "train": "Train all variants in a separate process",
+    "train": "Train all variants, in a worker process",
     "pause": "Pause between two steps; everything is kept",
     "resume": "Carry on",
     "stop": "Stop the run; everything learnt so far is kept",
@@ -49,7 +49,7 @@ def progress_text(history: History, phase: RunPhase) -> str:
     """The text beside the bar: epoch, elapsed and remaining time, or the run's activity."""
     run, now = history.run, history.progress
     if phase is RunPhase.STARTING and now is None:
-        return "starting: " + (history.phase or "a separate process")
+        return f"starting: {history.phase}" if history.phase else "starting a worker process"
     if run is None or now is None:
         return "" if phase in AT_REST else str(phase)
     # Numbers of arrays have gaps where members were tried alone after an error.
@@ -89,10 +89,14 @@ def speedup(history: History) -> str:
 
 
 def manner(history: History) -> str:
-    """How the current array runs: ``bf16, 4 of 8 members at a time, replayed``."""
+    """How the current array runs: ``bf16, 4 of 8 members at a time, recorded steps``."""
     measured, run = _measured(history), history.run
     precision = run.precision if run is not None and run.precision != "fp32" else ""
-    return ", ".join(filter(None, [precision, shorten(measured.strategy, 100) if measured else ""]))
+    return ", ".join(
+        filter(
+            None, [precision, shorten(measured.strategy.replace("replayed", "recorded steps"), 100) if measured else ""]
+        )
+    )
 
 
 def _measured(history: History) -> ev.SpeedMeasured | None:

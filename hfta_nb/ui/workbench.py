@@ -39,7 +39,7 @@ REPLAN_S = 0.25
 
 
 class Workbench(ipywidgets.VBox):  # type: ignore[misc]
-    """Define a sweep, see its plan, train it in a separate process, watch it, and take the winner home.
+    """Define a sweep, see its plan, train it in a worker process, watch it, and take the winner home.
 
     Every button is also a method. Callbacks of a run are called on a thread that reads its events.
 
@@ -47,7 +47,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
         grid: axis names to values, which can be edited on the screen; or listed configurations.
-        executor: "worker" trains in a separate process, "inline" on a thread (for tests), "processes" or "ray" in many.
+        executor: "worker" trains in a worker process, "inline" on a thread (for tests), "processes" or "ray" in many.
         detach: let a run in a process go on when the kernel restarts or ends; *Reattach* shows and steers it again.
         options: further arguments of `hfta_nb.Study`, of which `epochs`, `batch_size`, `patience`, `seed`, `device` and
             others have a field, and the rest, such as ``optimizer="sgd"``, is shown; of its `run`: workers, address.
@@ -92,7 +92,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.define = Define(self._replan, **given)
         self.bar = Bar(goes_on=where.detach and where.kind == "worker")
         self.offer = Offer(lambda path: actions.press_reattach(self, path))
-        self.plan_view = PlanView(where, self._later)
+        self.plan_view = PlanView(where, self._later, self._pad)
         self._planner = Planner(self.define, self.plan_view)
         self._dry_run = DryRun(where.kind, self._later, self._on_tried)
         self.plan_view.again.on_click(lambda _: self._dry_run.again())
@@ -320,6 +320,9 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         if self._session.study is None:
             self._persistence.look()
         self.phase_changed()
+
+    def _pad(self, padding: float | str) -> None:
+        self.define.fields["padding"].meaning = padding
 
     def _on_tried(self, found: Tried) -> None:
         before, self._tried = self._tried, found

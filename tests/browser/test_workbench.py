@@ -68,7 +68,11 @@ def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_e
         expect(screen.button("Train")).to_have_attribute("title", re.compile("lr", re.IGNORECASE))
         assert screen.ask("wb.define.definition().problems['lr'] != ''") is True
     told = screen.section("Define").locator(".hfta-problem [role=alert]")
-    for label, text, right in [("epochs", "1.5", "2000"), ("batch size", "-3", "64"), ("capacity", "most", "")]:
+    for label, text, right in [
+        ("epochs", "1.5", "2000"),
+        ("batch size", "-3", "64"),
+        ("members per array", "most", ""),
+    ]:
         screen.type(label, text)
         expect(told.filter(has_text=f"{label}: ")).to_contain_text(f"got '{text}'")
         assert screen.field(label).input_value() == text

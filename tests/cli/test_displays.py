@@ -66,7 +66,7 @@ def test_lines_tell_the_whole_run() -> None:
         "cnn on digits: 3 variants, 4 epochs, float32, cpu (Some CPU, 1 thread)",
         "array 0: 2 members (#0, 1), 1,442 parameters each",
         "array 1: 1 member (#2), 1,442 parameters each; width differs",
-        "array 0: 3.1x the serial rate (measured on 20 steps): all members at once",
+        "array 0: 3.1x as fast as one after another (measured on 20 steps): all members at once",
         f"array 0: epoch 4/4; 0:02, 0:09 left; 1,234 samples/s; 2 running, 1 waiting; {best}",
         "#2 DIVERGED: loss is nan in epoch 1",
     ]
@@ -107,7 +107,7 @@ def test_the_screen_shows_groups_members_best_and_device() -> None:
 
 def test_the_screen_shows_rate_and_speed_of_the_array_in_training() -> None:
     shown = screen(whole_run()[:8])
-    assert "training, 1,234 samples/s, 3.1x the serial rate (measured on 20 steps)" in shown
+    assert "training, 1,234 samples/s, 3.1x as fast as one after another (measured on 20 steps)" in shown
     assert "epoch 2.0/4" in shown
 
 

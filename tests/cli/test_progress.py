@@ -80,7 +80,7 @@ def test_names_in_the_best_are_text() -> None:
 
 
 def test_the_speed_says_how_it_was_measured() -> None:
-    assert feed(whole_run()).speed(0) == "3.1x the serial rate (measured on 20 steps)"
+    assert feed(whole_run()).speed(0) == "3.1x as fast as one after another (measured on 20 steps)"
     assert feed(whole_run()).speed(1) == ""
 
 

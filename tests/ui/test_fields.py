@@ -71,9 +71,9 @@ def test_capacity_is_a_number_auto_or_nothing(make: Make) -> None:
         ("validate_every", "", "validate every: not a whole number"),
         ("seed", "-1", "data seed: out of bounds"),
         ("seed", "1e400", "data seed: not a whole number"),
-        ("capacity", "most", "capacity: not a number of members; got 'most'; accepted: 1, 2, 3, ..., auto"),
-        ("capacity", "0", "capacity: not a number of members"),
-        ("capacity", "2.5", "capacity: not a number of members"),
+        ("capacity", "most", "members per array: not a number of members; got 'most'; accepted: 1, 2, 3, ..., auto"),
+        ("capacity", "0", "members per array: not a number of members"),
+        ("capacity", "2.5", "members per array: not a number of members"),
     ],
 )
 def test_what_a_field_can_not_read_stays_there_and_is_told(make: Make, label: str, typed_text: str, said: str) -> None:
@@ -112,7 +112,7 @@ def test_compiling_is_chosen_beside_precision(make: Make, way: str) -> None:
     how = bench.define.children[1].children
     found = [w.description for w in how]
     assert found[:3] == ["data seed", "device", "precision"]
-    assert {"dtype", "capacity", "checkpointing", "compile"} <= {*found}
+    assert {"dtype", "padding", "members per array", "checkpointing", "compile"} <= {*found}
 
 
 def test_a_number_is_read_in_any_notation_and_refused_out_of_its_range() -> None:

@@ -51,7 +51,7 @@ def test_folded_it_calculates_nothing_and_unfolded_it_shows_chart_and_table(make
     part.head.unfolded = True
     assert 'src="data:image/png;base64,iVBOR' in part.chart.value
     assert re.search(r'alt="Gantt chart, [^"]*: 2 arrays on 2 devices"', part.chart.value)
-    assert list(rows(part)) == [*WAYS[:-1], "best flotillas"]
+    assert list(rows(part)) == ["one per device", "all in step", "FLEET-L", "FLEET-G", "best rounds"]
     part.head.unfolded = False
     assert part.head.summary.startswith("2 devices: ")
     assert "rates are assumed" in part.head.summary
@@ -61,7 +61,7 @@ def test_assumed_rates_are_said_and_have_no_times(make: Make) -> None:
     part = opened(make(**APART))
     assert "Rates are assumed" in part.rates.value
     part.price.value = "2.5"
-    assert heads(part) == ["way", "speedup", "devices compute", "devices held", "flotillas"]
+    assert heads(part) == ["way", "speedup", "devices compute", "devices held", "rounds"]
     assert rows(part)["one per device"][0] == "1.00x"
 
 
@@ -81,7 +81,7 @@ def test_measured_rates_give_times_and_costs(make: Make, runs: Runs) -> None:
     samples = 4 * len(bench.study.data)  # type: ignore[arg-type]
     seconds = samples / 100 + samples / 10
     alone = rows(part)["one per device"]
-    assert heads(part)[1::5] == ["makespan", "device-hours"]
+    assert heads(part)[1::5] == ["takes", "device-hours"]
     assert alone[0] == f"{int(seconds // 60)}:{round(seconds % 60):02d}"
     assert float(alone[-1]) == pytest.approx(seconds, rel=0.01)  # one a second
     assert f"on 1 device in {alone[0]}" in part.chart.value
@@ -104,7 +104,7 @@ def test_rates_stay_with_the_arrays_that_they_were_measured_of(make: Make, runs:
 def test_the_chart_shows_the_way_that_is_chosen(make: Make) -> None:
     part = opened(make(**APART))
     assert [value for _, value in part.way.options] == [FASTEST, *WAYS]
-    for way, said in [("FLEET-L", "FLEET-L"), ("best", "best flotillas")]:
+    for way, said in [("FLEET-L", "FLEET-L"), ("best", "best rounds")]:
         part.way.value = way
         assert f'alt="Gantt chart, {said}: ' in part.chart.value
 
