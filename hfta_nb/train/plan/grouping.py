@@ -225,7 +225,7 @@ class Draft:
         return found
 
     def _named(self, other: Draft, found: str) -> str:
-        """A difference of architectures by the axes that make it: ``width: 8 and 16 (0.out_channels)``."""
+        """A difference of architectures by the axes that make it: ``width: 8 and 16``."""
         apart = {}
         for name in other.variants[0].config:
             mine, theirs = (
@@ -235,9 +235,9 @@ class Draft:
                 apart[name] = f"{', '.join(mine)} and {', '.join(theirs)}"
         if not apart:
             return found
-        layer, _, values = found.partition(": ")
-        why = layer if values in apart.values() else found
-        return f"{', '.join(f'{name}: {values}' for name, values in apart.items())} ({why})"
+        named = ", ".join(f"{name}: {values}" for name, values in apart.items())
+        # Where a layer differs just as the axis does, its name says no more.
+        return named if found.partition(": ")[2] in apart.values() else f"{named} ({found})"
 
     def _waste(self, fit: Union, *more: Draft) -> float:
         """The share of padding, with the members of further drafts."""
