@@ -92,11 +92,7 @@ def manner(history: History) -> str:
     """How the current array runs: ``bf16, 4 of 8 members at a time, recorded steps``."""
     measured, run = _measured(history), history.run
     precision = run.precision if run is not None and run.precision != "fp32" else ""
-    return ", ".join(
-        filter(
-            None, [precision, shorten(measured.strategy.replace("replayed", "recorded steps"), 100) if measured else ""]
-        )
-    )
+    return ", ".join(filter(None, [precision, shorten(measured.strategy, 100) if measured else ""]))
 
 
 def _measured(history: History) -> ev.SpeedMeasured | None:

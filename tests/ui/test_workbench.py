@@ -81,7 +81,7 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
     press(bench, "train")
     runs.begins(bench)
     clock.now += 1
-    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, replayed"))
+    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, recorded steps"))
     clock.now += 1
     runs.happens(steps(1.5))
     facts = bench.train_view.progress.facts

@@ -79,7 +79,7 @@ class Standing:
 def way_of(array: FusedArray) -> str:
     """How the array's training steps run now, and why not as requested.
 
-    "as one graph", "compiled in 21 s: 1.2 ms, replayed 1.4 ms", "replayed", or "" for eager execution.
+    "as one graph", "compiled in 21 s: 1.2 ms, not compiled 1.4 ms", "recorded steps", or "" for eager execution.
     """
     if any(note.startswith("captured") for note in array.step_notes):
         return "as one graph"
@@ -88,4 +88,4 @@ def way_of(array: FusedArray) -> str:
     if compiled or not ready:
         return compiled
     refused = array._calls.steps.decisions() if array.compiling == "always" else []
-    return f"replayed, {refused[0]}" if refused else "replayed"
+    return f"recorded steps, {refused[0]}" if refused else "recorded steps"
