@@ -173,14 +173,14 @@ def _accepts(spec: AxisSpec) -> str:
 
 @printing()
 def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Console) -> None:
-    """The groups: which variants train together, over which axes, and the reasons for splits.
+    """The groups: which variants train together, what they differ in, and the reasons for splits.
 
     Args:
         rows: rows of `Study.plan()`.
         variants: a label per variant.
         out: the output.
     """
-    names = ("fused over", "not with the others because", "padding", "parameters", "memory", "capacity")
+    names = ("differing in", "split because", "padding", "parameters", "memory", "at most")
     table = _table("array", "members", "variants", *names)
     for row in rows:
         cells = [f"#{row['array']}", str(row["members"]), show.ids(row["variants"]), row["fused_over"]]
@@ -190,7 +190,7 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
         cells.append(show.NOTHING if most is None or most != most else show.count(most))
         table.add_row(*map(show.clean, cells))
     out.print(table)
-    out.print("parameters and memory are those of one member; capacity is the most members of such an array")
+    out.print("parameters and memory are those of one member; an array has at most so many members")
     for row in rows:
         if row.get("capacity") == 0:
             needed = show.memory(row["fixed_bytes"] + row["memory_bytes"])

@@ -92,7 +92,7 @@ class StudyConfig:
             is measured to be fastest ("auto"). Results do not depend on it.
         checkpointing: activation checkpointing: "always", "never", or "auto", which uses it if more members fit with
             it. It costs a second forward and changes no result.
-        compile: compile replayed steps with `torch.compile`'s compiler: "never", "always", or "auto", which compiles if
+        compile: compile steps with `torch.compile`'s compiler: "never", "always", or "auto", which compiles if
             it is known to be faster and the run is long enough to pay. It takes seconds to minutes and changes
             rounding.
         strategy: how kernels are chosen: "measured" takes the fastest on this machine, which in float32 may round
@@ -203,7 +203,7 @@ class StudyConfig:
     )  # fmt: skip
     steps_per_epoch: int | None = advanced(
         None, ALWAYS, "an epoch is N optimizer steps instead of a pass through the data", "N", low=1, form=WHAT,
-        none="all batches", aliases={"give Study(..., steps_per_epoch=100)": "limit_train_batches steps_per_execution"},
+        none="all data", aliases={"give Study(..., steps_per_epoch=100)": "limit_train_batches steps_per_execution"},
     )  # fmt: skip
     validation_batch_size: int | None = advanced(
         None, CHANGED, "samples in a mini-batch of validation (default: as in training; 1024 on a GPU)", "N", low=1,
@@ -245,7 +245,7 @@ class StudyConfig:
     padding: float | str = advanced(
         "auto", ALWAYS,
         "largest share of padding of an array of unlike architectures: never, auto, or a number (default: auto)",
-        "SHARE",
+        "SHARE", form=HOW,
     )  # fmt: skip
     capacity: int | str | None = advanced(
         None, ALWAYS, "members per array: at most a number, or auto for the fastest (default: all that fit)", "N",
@@ -256,12 +256,12 @@ class StudyConfig:
         choices=_WAYS, form=HOW,
     )  # fmt: skip
     compile: str = advanced(
-        "auto", ALWAYS, "compile replayed steps; auto: if that is faster and pays in this run (default: auto)",
+        "auto", ALWAYS, "compile steps; auto: if that is faster and pays in this run (default: auto)",
         choices=_WAYS, form=HOW,
     )  # fmt: skip
     strategy: str | None = advanced(
         None, ALWAYS,
-        "kernels of replayed steps: the fastest on this machine, or those of the plain module (default: measured)",
+        "kernels: the fastest on this machine, or those of the plain module (default: measured)",
         choices=("measured", "fixed"),
     )  # fmt: skip
     deterministic: bool = advanced(False, ALWAYS, "choose nothing by time: runs give the same bits on a CPU")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import ipywidgets
@@ -67,11 +67,12 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         self.add_button = button("add axis", "Sweep one more axis", "hfta-add")
         self.problem = words("hfta-problem")
         self.fields_problem = words("hfta-problem")
+        self.notices = words("hfta-notices")
         self.listed = Listed(listed, self._edited)
         searched = {name: self._made[name] for name, known in formed.items() if known.form == SEARCH}
         self.search = search_fields.SearchFields(searched, self._edited)
         more = ipywidgets.HBox([self.add_button, self.search.button]).add_class("hfta-more-axes")
-        lines = [self.fields_problem, self.rows_box, self.listed, more, self.search, self.problem]
+        lines = [self.fields_problem, self.notices, self.rows_box, self.listed, more, self.search, self.problem]
         super().__init__([*self._fields(), *lines])
         self._fill(product)
         self._listen()
@@ -92,6 +93,8 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
             return fields.choice(label, known.choices, hint, value)
         if name == "capacity":
             return fields.capacity(value, hint, known.none)
+        if name == "padding":
+            return fields.padding(value, hint)
         if name == "batch_size":
             value = value or self._usual_batch
         if known.bare_type == "float":
@@ -168,6 +171,10 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         said = error_words(error) if error is not None and not (beside or in_field) else ""
         self.problem.value = f'<span role="alert">{escape(said)}</span>' if said else ""
         return beside.name if beside else str(self.fields[named].description) if in_field else ""
+
+    def notify(self, found: Sequence[str]) -> None:
+        """Show what to know of settings that can be trained with; see `hfta_nb.ui.notices`."""
+        self.notices.value = "".join(f'<div role="status">{escape(text)}</div>' for text in found)
 
     def summary(self, amount: str) -> str:
         """The definition in one line; `amount` is how many variants or trials that are, empty without a plan."""

@@ -159,7 +159,12 @@ def price(name: str, tooltip: str) -> TypedField:
 
 def capacity(value: Any, tooltip: str, nothing: str) -> TypedField:
     """The most members of an array: a number, "auto", or nothing."""
-    return TypedField("capacity", value, _capacity, tooltip, nothing)
+    return TypedField("members per array", value, _capacity, tooltip, nothing)
+
+
+def padding(value: Any, tooltip: str) -> TypedField:
+    """The largest share of padding: a number below 1, "auto" or "never"."""
+    return TypedField("padding", value, _padding, tooltip)
 
 
 def one_of(where: str, value: str, options: Sequence[str]) -> str:
@@ -204,3 +209,15 @@ def _capacity(text: str) -> int | str | None:
         accepted = "1, 2, 3, ..., auto, or nothing for as many as fit"
         raise StudyError("not a number of members", got=text, accepted=accepted)
     return number
+
+
+def _padding(text: str) -> float | str:
+    if text in ("auto", "never"):
+        return text
+    with contextlib.suppress(ValueError):
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if 0 <= number < 1:
+            return number
+    raise StudyError(
+        "not a share of padding", got=text, accepted="auto, never, or a share from 0 to 1 such as 0.25 or 25%"
+    )

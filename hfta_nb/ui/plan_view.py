@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import ipywidgets
 
 from hfta_nb.records.events import GroupRecord
 from hfta_nb.study import Study, executors
+from hfta_nb.ui.alternatives import Alternatives, Make
 from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.simulate import Simulate
 from hfta_nb.ui.text import amount, count, escape, listing, memory, shorten, table
 from hfta_nb.ui.trials import plan_words
-from hfta_nb.ui.widgets import words
+from hfta_nb.ui.widgets import button, words
 
 MOST_ROWS = 20
-_HEAD = ("array", "members", "fused over", "why apart", "padding", "parameters each", "memory")
+_HEAD = ("array", "members", "differing in", "split because", "padding", "parameters each", "memory")
 
 
 _COMPILE = {
@@ -46,13 +47,13 @@ def summary(study: Study, groups: Sequence[GroupRecord] | None = None, configs: 
         return f"{variants}, one after another as plain modules, as asked"
     sizes = [len(g.variants) for g in groups]
     if len(groups) == 1:
-        over = _fused_over(study, groups, configs)[0]
-        how = f": fused over {listing(over)}" if over else ""
+        over = _differing_in(study, groups, configs)[0]
+        how = f": differing in {listing(over)}" if over else ""
         return f"{variants} in 1 array" + (f" of {sizes[0]}{how}" if sizes[0] > 1 else ", trained alone")
     spread = f"of {sizes[0]}" if len(set(sizes)) == 1 else f"of {min(sizes)} to {max(sizes)}"
-    over = list(dict.fromkeys(name for names in _fused_over(study, groups, configs) for name in names))
+    over = list(dict.fromkeys(name for names in _differing_in(study, groups, configs) for name in names))
     apart = [n for n, values in study.grid.axes.items() if len(values) > 1 and n not in over]
-    parts = [f"fused over {listing(over)}"] if over else []
+    parts = [f"differing in {listing(over)}"] if over else []
     parts += [f"split by {listing(apart)}"] if apart else []
     return f"{variants} in {count(len(groups), 'array')} {spread}" + (": " + "; ".join(parts) if parts else "")
 
@@ -62,7 +63,7 @@ def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None, config
     groups = study.groups() if groups is None else groups
     known = any(group.capacity for group in groups)  # not requested, or nothing measured yet
     rows = []
-    for group, over in zip(groups[:MOST_ROWS], _fused_over(study, groups, configs), strict=False):
+    for group, over in zip(groups[:MOST_ROWS], _differing_in(study, groups, configs), strict=False):
         members = len(group.variants)
         cells = (
             f"#{group.index}",
@@ -76,7 +77,7 @@ def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None, config
         rows.append((*cells, group.capacity or "-") if known else cells)
     rest = len(groups) - len(rows)
     more = f'<div class="hfta-more">and {count(rest, "more array")}</div>' if rest > 0 else ""
-    head = (*_HEAD, "capacity") if known else _HEAD
+    head = (*_HEAD, "members at most") if known else _HEAD
     return table(head, rows, "hfta-plan-table", numbers=(1, 4, 5, 6, 7)) + more
 
 
@@ -139,29 +140,53 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
     Args:
         where: runs of this Workbench are executed.
         later: the kernel's main thread.
+        choose: called with a value of `padding` that was clicked.
 
     Attributes:
         groups: the groups of the run that were shown last.
         tried: the results of trying each architecture's forward.
+        alternatives: other plans, to click.
         simulate: what the plan would take on other devices.
     """
 
-    def __init__(self, where: executors.Where, later: Later) -> None:
+    def __init__(self, where: executors.Where, later: Later, choose: Callable[[float | str], None]) -> None:
         self.sentence = words("hfta-plan-sentence")
         self.search = words("hfta-plan-search")
         self.arrays = words("hfta-plan-arrays")
         self.needs = words("hfta-plan-needs")
         self.manner = words("hfta-plan-needs")
         self.tried = words("hfta-plan-tried")
+        self.again = button("Try again", "Try each architecture on one batch once more", "hfta-button-try-again")
+        self.again.layout.display = "none"
         self.groups: Sequence[GroupRecord] = ()
+        self.alternatives = Alternatives(where.kind, later, choose)
         self.simulate = Simulate(where, later)
-        super().__init__([self.search, self.sentence, self.arrays, self.needs, self.manner, self.tried, self.simulate])
+        parts = [
+            self.search,
+            self.sentence,
+            self.arrays,
+            self.needs,
+            self.manner,
+            self.alternatives,
+            self.tried,
+            self.again,
+        ]
+        super().__init__([*parts, self.simulate])
 
     def __repr__(self) -> str:
         return "PlanView()"
 
-    def show(self, study: Study, groups: Sequence[GroupRecord] | None = None, configs: Configs | None = None) -> str:
-        """Show a study's plan, or its current groups during a run (see `summary`); returns the sentence."""
+    def show(
+        self,
+        study: Study,
+        groups: Sequence[GroupRecord] | None = None,
+        configs: Configs | None = None,
+        make: Make | None = None,
+    ) -> str:
+        """Show a study's plan, or its current groups during a run (see `summary`); returns the sentence.
+
+        `make` makes the study with another value of `padding`.
+        """
         said, self.groups = summary(study, groups, configs), groups or self.groups
         planned = plan_words(study)
         first = "The first trials: " if study.searcher is not None and groups is None else ""
@@ -171,21 +196,34 @@ class PlanView(ipywidgets.VBox):  # type: ignore[misc]
         self.manner.value = escape(manner(study, groups))
         if groups is None:
             self.simulate.plan(study)
+            self.alternatives.plan(study, make)
         return planned.partition(". ")[0] if study.searcher is not None else said
+
+    def enable(self, at_rest: bool) -> None:
+        """Called with whether no run is in progress; nothing is measured then."""
+        self.simulate.enable(at_rest)
+        if not at_rest:
+            self.alternatives.plan(None, None)
+
+    def show_tried(self, markup: str, wrong: bool) -> None:
+        """Show what trying each architecture has found; it can be tried again where something is wrong."""
+        self.tried.value, self.again.layout.display = markup, "" if wrong else "none"
 
     def show_problem(self, text: str) -> None:
         """Show why there is no plan."""
         self.sentence.value = f'<span class="hfta-error">{escape(text)}</span>'
         self.search.value = self.arrays.value = self.needs.value = self.manner.value = ""
         self.simulate.plan(None)
+        self.alternatives.plan(None, None)
 
     def close(self) -> None:
         """Stop measuring, and close the widget."""
+        self.alternatives.stop()
         self.simulate.close()
         super().close()
 
 
-def _fused_over(study: Study, groups: Sequence[GroupRecord], configs: Configs | None) -> list[list[str]]:
+def _differing_in(study: Study, groups: Sequence[GroupRecord], configs: Configs | None) -> list[list[str]]:
     """Per array, the axes that its members differ in."""
     known = {v.id: v.config for v in study.variants} if configs is None else configs
     found = []

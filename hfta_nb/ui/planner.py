@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.study import Study
 from hfta_nb.ui.define import Define
 from hfta_nb.ui.definition import FormValues
+from hfta_nb.ui.notices import notices
 from hfta_nb.ui.plan_view import PlanView
 from hfta_nb.ui.text import count, words
 from hfta_nb.ui.trials import amount
@@ -38,6 +41,7 @@ class Planner:
         """Read the fields and show the plan or the problem; returns it in one line."""
         definition = self._define.definition()
         self.draft, self.problem = None, ""
+        self._define.notify(())
         if definition.problems:
             name, said = next(iter(definition.problems.items()))
             self._define.complain(None)
@@ -47,7 +51,8 @@ class Planner:
         except HftaError as error:
             return self._no(words(error), self._define.complain(error))
         self._define.complain(None)
-        return self._view.show(self.draft)
+        self._define.notify(notices(self.draft, self._define.fields["patience"].meaning))
+        return self._view.show(self.draft, make=lambda padding: _study(definition, padding=padding))
 
     def fresh(self) -> Study:
         """A study of the definition, in a new directory.
@@ -70,5 +75,5 @@ class Planner:
         return problem
 
 
-def _study(definition: FormValues) -> Study:
-    return Study(definition.family, definition.grid, definition.data, **definition.options)
+def _study(definition: FormValues, **more: Any) -> Study:
+    return Study(definition.family, definition.grid, definition.data, **definition.options | more)

@@ -52,7 +52,7 @@ def refresh(bench: Bench, session: Session) -> None:
         bench.leaderboard.table = table
     for title, line in lines.items():
         bench.sections[title].summarise(line)
-    bench.plan_view.simulate.enable(session.phase in AT_REST)
+    bench.plan_view.enable(session.phase in AT_REST)
     if groups != bench.plan_view.groups and groups and session.phase not in AT_REST:
         # The run's measured plan, until a field is edited.
         bench.sections["Plan"].summarise(bench.plan_view.show(bench.study, groups, configs))
@@ -66,7 +66,7 @@ def clear(bench: Bench, anew: bool) -> None:
         bench.live.selected, bench.leaderboard.selected = [], []
         bench.results.figures.kind.value = NONE
     bench.plan_view.groups = ()
-    bench.plan_view.simulate.enable(False)
+    bench.plan_view.enable(False)
     for title, section in bench.sections.items():
         if title in AFTER_START or (title in SETUP and not section.kept_open):
             section.head.unfolded = title in AFTER_START

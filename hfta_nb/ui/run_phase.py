@@ -88,7 +88,7 @@ def why_not(button: str, phase: RunPhase, problem: str = "", checkpoint: bool = 
         if phase in (RunPhase.PAUSED, RunPhase.PAUSING):
             return ""
         if phase in CUT_SHORT:
-            return "" if checkpoint else "the run left no checkpoint to resume from"
+            return "" if checkpoint else "nothing was trained yet that it could resume from"
         return "nothing is paused"
     if phase in AT_REST:
         return "nothing is training"

@@ -78,8 +78,10 @@ class Session:
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether the run can be resumed."""
-        return self.study is not None and self.study.store.has_checkpoint
+        """Whether the run can be resumed: something was trained, and is in a checkpoint."""
+        with self.reading():
+            trained = any(member.epoch or member.step_loss.epochs for member in self.history.members.values())
+        return trained and self.study is not None and self.study.store.has_checkpoint
 
     def reading(self) -> Any:
         """The lock for reading more than one attribute of `history`."""

@@ -91,7 +91,7 @@ class Simulate(Section):
         """Called with a new plan, or None; nothing is shown where there is one array and one place for it."""
         several = study is not None and _several(study, self._where)
         self.layout.display = "" if several else "none"
-        key = _key(study) if study is not None and several else None
+        key = rates_key(study) if study is not None and several else None
         if key != self._key:
             self.stop_measuring()
             self.profile = None
@@ -237,9 +237,9 @@ def _check_size(study: Study) -> None:
                          accepted=f"at most {MOST_ARRAYS}", remedy="call simulate of the study")  # fmt: skip
 
 
-def _key(study: Study) -> Any:
+def rates_key(study: Study) -> Any:
     """What rates depend on: the arrays, and how they are trained."""
-    idle = {name for name, known in ARGUMENTS.items() if not known.speed}
+    idle = {name for name, known in ARGUMENTS.items() if not known.speed} | {"padding"}  # which the arrays tell
     options = tuple(sorted((name, repr(v)) for name, v in study.options.items() if name not in idle))
     arrays = tuple(repr((group.rows, group.arguments)) for group in study.plan_groups)
     return id(study.family.function), study.data_name, options, arrays

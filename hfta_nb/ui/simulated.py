@@ -10,7 +10,7 @@ from hfta_nb.ui.text import clock, count, escape, table
 _DPI = 100
 """Pixels of the page per inch; the picture itself has twice as many, for dense screens."""
 
-_NAMES = {"best": "best groups", "one shared stream": "all at one pace"}
+_NAMES = {"best": "best rounds", "one shared stream": "all in step"}
 
 NO_UNIT = "time, without a unit"
 
@@ -21,7 +21,7 @@ def fastest_of(found: fleet.Simulation) -> str:
 
 
 def label(way: str) -> str:
-    """What a way is called on the screen: "best" is the best plan of groups of arrays, which another way may beat."""
+    """What a way is called on the screen: "best" is the best plan of rounds, which another way may beat."""
     return _NAMES.get(way, way)
 
 
@@ -51,7 +51,7 @@ def ways(found: fleet.Simulation, measured: bool, price: float | None) -> str:
         price: of one device for an hour; None or 0 for no costs.
     """
     alone_s, fastest = next(iter(found.plans.values())).makespan_s, fastest_of(found)
-    head = ["way", "speedup", "devices compute", "devices held", "groups in turn"]
+    head = ["way", "speedup", "devices compute", "devices held", "rounds"]
     if measured:
         head = [head[0], "takes", *head[1:], "device-hours", *(["cost"] if price else [])]
     rows = []

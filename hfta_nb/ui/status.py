@@ -29,7 +29,7 @@ def status(phase: RunPhase, history: History, amount: str, problem: str, wrong: 
         return f"ready to train {amount}", "idle"
     members = amount or (count(len(history.members), "variant") if history.members else "")
     texts = {
-        RunPhase.STARTING: "starting: a separate process",
+        RunPhase.STARTING: "starting a worker process",
         RunPhase.RUNNING: f"training {members}",
         RunPhase.PAUSED: "paused; everything is kept",
         RunPhase.FINISHED: f"finished; {results.summary(history)}",

@@ -12,6 +12,7 @@ from hfta_nb import events as ev
 from hfta_nb.errors import HftaError
 from hfta_nb.records import speeds
 from hfta_nb.records.history import History
+from hfta_nb.ui.failure import failure, mend, own_frames
 from hfta_nb.ui.run_phase import AT_REST, BUTTONS, ENDED, RunPhase, why_not
 from hfta_nb.ui.text import clock, escape, memory, rate, shorten
 from hfta_nb.ui.text import words as error_words
@@ -22,7 +23,7 @@ MUCH = 0.1
 """Above this share of the time, waiting for data is shown."""
 
 _TOOLTIPS = {
-    "train": "Train all variants in a separate process",
+    "train": "Train all variants, in a worker process",
     "pause": "Pause between two steps; everything is kept",
     "resume": "Carry on",
     "stop": "Stop the run; everything learnt so far is kept",
@@ -51,13 +52,15 @@ def progress_text(history: History, phase: RunPhase, trials: Trials | None = Non
     """The text beside the bar: epoch or trials, elapsed and remaining time, or the run's activity."""
     run, now = history.run, history.progress
     if phase is RunPhase.STARTING and now is None:
-        return "starting: " + (history.phase or "a separate process")
+        return f"starting: {history.phase}" if history.phase else "starting a worker process"
     if run is None or now is None:
         return "" if phase in AT_REST else str(phase)
     if trials is not None:
         return f"{trials.progress(history)}, {clock(now.elapsed_s)}{_search_left(history, phase, trials)}"
-    groups = len(history.groups)
-    array = f"array {now.group + 1} of {groups}, " if groups > 1 and phase is not RunPhase.FINISHED else ""
+    # Numbers of arrays have gaps where members were tried alone after an error.
+    groups = sorted({group.index for group in history.groups} | {now.group})
+    place = f"array {groups.index(now.group) + 1} of {len(groups)}, "
+    array = place if len(groups) > 1 and phase is not RunPhase.FINISHED else ""
     epoch = min(run.epochs, math.floor(now.epochs_done) + (now.epochs_done < run.epochs and phase not in ENDED))
     left = "" if phase in ENDED else f", {_remaining(now)}"
     return f"{array}epoch {epoch}/{run.epochs}, {clock(now.elapsed_s)}{left}"
@@ -98,7 +101,7 @@ def details(
 
 
 def manner(history: History) -> str:
-    """How the current array runs: ``bf16, 4 of 8 members at a time, recorded kernels``."""
+    """How the current array runs: ``bf16, 4 of 8 members at a time, recorded steps``."""
     measured, run = _measured(history), history.run
     precision = run.precision if run is not None and run.precision != "fp32" else ""
     return ", ".join(filter(None, [precision, shorten(measured.strategy, 100) if measured else ""]))
@@ -195,10 +198,8 @@ class TrainView(ipywidgets.VBox):  # type: ignore[misc]
 
     def fail(self, reason: str, detail: str, resumable: bool = False, what: str = "The run failed.") -> None:
         """Show why the run ended before its time, with buttons for what to do; hide both if the reason is empty."""
-        parts = [f'<div role="alert"><strong>{what}</strong> {escape(shorten(reason, 1000))}</div>']
-        if detail:
-            parts.append(f"<details><summary>Details</summary><pre>{escape(detail[-6000:])}</pre></details>")
-        self.failure.value = "".join(parts) if reason else ""
+        own = own_frames(detail)
+        self.failure.value = failure(what, reason, mend(own), own, detail) if reason else ""
         self.carry_on.layout.display = "" if resumable else "none"
         self.failure_box.layout.display = "" if reason else "none"
 

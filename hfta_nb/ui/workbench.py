@@ -17,7 +17,7 @@ from hfta_nb.study import Study, executors
 from hfta_nb.ui import actions
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.define import Define
-from hfta_nb.ui.dry_run import DryRun
+from hfta_nb.ui.dry_run import DryRun, Tried
 from hfta_nb.ui.exports import take_home_code, write_csv, write_png
 from hfta_nb.ui.offer import Offer
 from hfta_nb.ui.persistence import Persistence
@@ -40,7 +40,7 @@ REPLAN_S = 0.25
 
 
 class Workbench(ipywidgets.VBox):  # type: ignore[misc]
-    """Define a sweep, see its plan, train it in a separate process, watch it, and take the winner home.
+    """Define a sweep, see its plan, train it in a worker process, watch it, and take the winner home.
 
     Every button is also a method. Callbacks of a run are called on a thread that reads its events.
 
@@ -48,7 +48,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         family: name of the family, or the family.
         data: a name, own data (`hfta_nb.Data`), or tensors ``(x, y)``; by default the family's first data set.
         grid: axis names to values, which can be edited on the screen; or listed configurations.
-        executor: "worker" trains in a separate process, "inline" on a thread (for tests), "processes" or "ray" in many.
+        executor: "worker" trains in a worker process, "inline" on a thread (for tests), "processes" or "ray" in many.
         detach: let a run in a process go on when the kernel restarts or ends; *Reattach* shows and steers it again.
         options: further arguments of `hfta_nb.Study`, of which `epochs`, `batch_size`, `patience`, `seed`, `device` and
             others have a field, and the rest, such as ``optimizer="sgd"``, is shown; of its `run`: workers, address.
@@ -87,15 +87,16 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def _made(self, where: executors.Where, given: Mapping[str, Any]) -> list[Any]:
         """The parts on the screen, for what is given."""
-        self._wrong = ""  # error of the trial
+        self._tried = Tried()
         self._session = Session(where, self._later, self)
         self.steer = self._session.steer  # as the buttons above the table do
         self.define = Define(self._replan, **given)
         self.bar = Bar(goes_on=where.detach and where.kind == "worker")
         self.offer = Offer(lambda path: actions.press_reattach(self, path))
-        self.plan_view = PlanView(where, self._later)
+        self.plan_view = PlanView(where, self._later, self._pad)
         self._planner = Planner(self.define, self.plan_view)
-        self._dry_run = DryRun(where.kind, self._later, self._tried)
+        self._dry_run = DryRun(where.kind, self._later, self._on_tried)
+        self.plan_view.again.on_click(lambda _: self._dry_run.again())
         pressed, on_request = functools.partial(actions.press, self), functools.partial(actions.press_row, self)
         self.train_view = TrainView(pressed, self._session.measure)
         self.watch = Watch()
@@ -321,11 +322,15 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._persistence.look()
         self.phase_changed()
 
-    def _tried(self, markup: str, wrong: str) -> None:
-        self.plan_view.tried.value, before, self._wrong = markup, self._wrong, wrong
-        if wrong != before:
-            if wrong:
-                self.sections["Plan"].summarise(wrong)
+    def _pad(self, padding: float | str) -> None:
+        self.define.fields["padding"].meaning = padding
+
+    def _on_tried(self, found: Tried) -> None:
+        before, self._tried = self._tried, found
+        self.plan_view.show_tried(found.markup, bool(found.wrong))
+        if found[1:] != before[1:]:
+            if found.wrong:
+                self.sections["Plan"].summarise(found.wrong)
             self.phase_changed()
 
     # The methods of `hfta_nb.ui.session.Screen`.
@@ -355,11 +360,11 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def phase_changed(self) -> None:
         phase, session = self._session.phase, self._session
-        self.train_view.enable(phase, self._planner.problem, session.has_checkpoint)
+        self.train_view.enable(phase, self._planner.problem or self._tried.off, session.has_checkpoint)
         self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
         self.live.rungs = rungs(session.study)
         trains = amount(session.study) if phase is not RunPhase.IDLE else self._planner.amount
-        self.say(*status(phase, session.history, trains, self._planner.problem, self._wrong))
+        self.say(*status(phase, session.history, trains, self._planner.problem, self._tried.wrong))
 
     def refresh(self) -> None:
         refresh(self, self._session)

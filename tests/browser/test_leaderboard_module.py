@@ -133,6 +133,13 @@ def test_the_filter_wants_all_words(opened: Callable[..., Any]) -> None:
     for query, members in [("lr=0.01", [2, 3]), ("lr=1e-2, act=relu", [2]), ("act=rel", []), ("member=#3", [3])]:
         page.locator(".hfta-filter").fill(query)
         assert sorted(order(page)) == members
+    for query, members in [("lr>0.001 state:running", [2, 3]), ("act in relu,gelu lr<=0.001", [0])]:
+        page.locator(".hfta-filter").fill(query)
+        assert sorted(order(page)) == members
+    page.locator(".hfta-filter").fill("nobody")
+    assert page.locator(".hfta-count").inner_text() == "none of 4 members"
+    page.locator(".hfta-filter").fill("deph=2")
+    assert page.locator(".hfta-count").inner_text().startswith("none of 4 members: no column deph; there are rank, ")
     page.locator(".hfta-filter").fill("")
     assert len(order(page)) == 4
 

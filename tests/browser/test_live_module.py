@@ -96,7 +96,7 @@ def test_toolbar_and_traits_are_one(opened: Open) -> None:
     page = front.page
     seen = {picture(front)}
     page.get_by_label("metric").select_option("accuracy")
-    page.get_by_label("split").select_option("validation")
+    page.get_by_label("show", exact=True).select_option("validation")
     page.get_by_role("button", name="log y").click()
     page.get_by_label("smooth").fill("0.5")
     page.get_by_label("colour by").select_option("width")

@@ -19,6 +19,22 @@ pytestmark = pytest.mark.browser
 
 LONG = 'Workbench("mlp", "digits", {"lr": [1e-3, 3e-3], "width": [16, 32]}, epochs=2000)'
 
+BROKEN = """
+import torch
+import hfta_nb as hfta
+
+@hfta.family
+class net(torch.nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(64, width)
+        self.head = torch.nn.Linear(7, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.first(x.flatten(1)))
+        return self.head(x)
+"""
+
 HOSTILE = """
 import torch
 import hfta_nb as hfta
@@ -69,7 +85,11 @@ def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_e
         assert screen.ask("wb.define.definition().problems['lr'] != ''") is True
     told = screen.section("Define").locator(".hfta-problem [role=alert]")
     screen.unfold("Advanced")
-    for label, text, right in [("epochs", "1.5", "2000"), ("batch size", "-3", "64"), ("capacity", "most", "")]:
+    for label, text, right in [
+        ("epochs", "1.5", "2000"),
+        ("batch size", "-3", "64"),
+        ("members per array", "most", ""),
+    ]:
         screen.type(label, text)
         expect(told.filter(has_text=f"{label}: ")).to_contain_text(f"got '{text}'")
         assert screen.field(label).input_value() == text
@@ -101,6 +121,53 @@ def test_what_is_typed_wrong_is_told_beside_its_field_and_the_keyboard_reaches_e
     tab_to(screen, "rank")
     assert len(notebook.cells()) == 2, "keys pressed in the Workbench reached the notebook"
     assert notebook.faults() == []
+
+
+@pytest.mark.long
+def test_a_model_that_can_t_run_shows_its_line_and_other_plans_can_be_clicked(notebook: Notebook, lab: Lab) -> None:
+    """First what happened and what to do, then the user's own lines; Train is off until the model runs."""
+    cells = [
+        "from hfta_nb.ui import Workbench",
+        BROKEN,
+        'wb = Workbench("net", "digits", {"width": [8, 48]}, epochs=3)\nwb',
+    ]
+    notebook.open(lab.write("broken/broken.ipynb", cells))
+    notebook.focus_mode()
+    notebook.run_all()
+    screen = Screen(notebook, "wb")
+    wrong = screen.section("Plan").locator(".hfta-failed")
+    expect(wrong).to_contain_text("fails on one batch", timeout=1000 * RUN_S)
+    expect(wrong.locator(".hfta-source-raised")).to_have_text(re.compile(r"\d+ +return self\.head\(x\)"))
+    expect(wrong.locator("details")).not_to_have_attribute("open", "")
+    expect(screen.button("Train")).to_be_disabled()
+    expect(screen.button("Train")).to_have_attribute("title", re.compile("Not now: .*self.head"))
+    expect(screen.button("Resume from checkpoint")).to_be_hidden()
+    screen.picture("workbench-broken-model-light")
+    notebook.run_cell(BROKEN.replace("Linear(7,", "Linear(width,"))
+    expect(screen.section("Plan")).to_contain_text("ran on one batch", timeout=1000 * RUN_S)
+    expect(screen.button("Train")).to_be_enabled()
+
+    told = screen.section("Define").locator(".hfta-notices [role=status]")
+    for label, text, said, right in [
+        ("patience", "0", "patience: 0 means never", ""),
+        ("batch size", "9999", "batch size: 9,999 is more than the 1,437 samples of training", "64"),
+        ("validate every", "4", "validate every: 4 is more than 3 epochs", "1"),
+    ]:
+        screen.type(label, text)
+        expect(told.filter(has_text=said)).to_have_count(1)
+        expect(screen.button("Train")).to_be_enabled()
+        screen.type(label, right)
+        expect(told).to_have_count(0)
+
+    expect(screen.plan).to_have_text("2 variants in 2 arrays of 1: split by width")
+    screen.button("estimate times").click()
+    expect(screen.section("Plan")).to_contain_text("This plan takes about", timeout=2000 * RUN_S)
+    expect(screen.section("Plan")).to_contain_text(
+        re.compile(r"1 array, \d+% padding, about [\d.]+ .iB, about [\d.:]+")
+    )
+    screen.button("pad to one array").click()
+    expect(screen.plan).to_have_text("2 variants in 1 array of 2: differing in width")
+    expect(screen.button("split by width")).to_be_visible()
 
 
 def tab_to(screen: Screen, name: str) -> None:

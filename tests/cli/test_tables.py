@@ -117,7 +117,7 @@ def test_the_plan_says_what_is_not_fused_and_why() -> None:
     row |= {"architectures": 2, "padding": 0.21}
     terminal_tables.plan([{**row, "parameters": 1442, "memory_bytes": 33_900}], {3: "#3 lr=[red]"}, out)
     shown = file.getvalue()
-    assert "#1      3         3-5        lr           width: 8 and [16]" in shown
+    assert "#1      3         3-5        lr             width: 8 and [16]" in shown
     assert "21%" in shown
     assert "1,442" in shown
     assert "33.1 KiB" in shown

@@ -260,7 +260,7 @@ KNOWN = {"replayed": 2e-3, "compiled": 1e-3, "compiling": 10.0}
     [
         (KNOWN, 10_001, True, ""),
         (KNOWN, 9_999, False, "it takes about 10 s, more than 9999 steps would save"),
-        ({**KNOWN, "compiled": 3e-3}, 1e9, False, "compiled it took 3 ms, replayed 2 ms"),
+        ({**KNOWN, "compiled": 3e-3}, 1e9, False, "compiled it took 3 ms, not compiled 2 ms"),
         ({**KNOWN, "compiled": None}, 1e9, False, "it gave other numbers when it was tried"),
     ],
 )

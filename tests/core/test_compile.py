@@ -52,7 +52,7 @@ def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("hfta_nb.engine.replay.calls.decide", lambda program, how, steps: asked.append((how, steps)))
     study = _study(tmp_path, bare, compile=way, epochs=2)
     (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
-    assert measured.strategy.endswith("replayed")
+    assert measured.strategy.endswith("recorded steps")
     if way == "never":
         assert not asked
     else:
@@ -75,7 +75,7 @@ def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: p
     study = _study(tmp_path, bare, compile="always")
     told = [event.strategy for event in study.run() if isinstance(event, SpeedMeasured)]
     assert len(told) == 1
-    assert re.search(r"compiled in [\d.]+ s: [\d.e-]+ ms, replayed [\d.e-]+ ms$", told[0])
+    assert re.search(r"compiled in [\d.]+ s: [\d.e-]+ ms, not compiled [\d.e-]+ ms$", told[0])
     assert any(d.compiled is not None for d in decisions), [d.note for d in decisions]
     assert study.check(members=[0, 1])["equal"].all()
 
@@ -85,7 +85,7 @@ def test_it_is_told_why_a_step_is_not_compiled(tmp_path: Path, monkeypatch: pyte
     for way, more in (("always", ", not compiled: there is no C++ compiler"), ("auto", "")):
         study = _study(tmp_path / way, bare, compile=way)
         (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
-        assert measured.strategy.endswith(f"replayed{more}")
+        assert measured.strategy.endswith(f"recorded steps{more}")
 
 
 @hfta.family(loss=nn.functional.cross_entropy, metrics={}, data="digits")

@@ -63,7 +63,7 @@ def test_plan_says_what_fuses_and_why_not(finished: hfta.Study) -> None:
     plan = finished.plan()
     assert list(plan["members"]) == [3, 3]
     assert list(plan["fused_over"]) == ["lr", "lr"]
-    assert plan["split_because"][1] == "not with array 0: 1.out_features: 8 and 16"
+    assert plan["split_because"][1] == "not with array 0: width: 8 and 16"
     # 64*8 + 8, then 8*8 + 8, then 8*10 + 10
     assert plan["parameters"][0] == 682
 
@@ -246,7 +246,7 @@ def test_own_family_in_five_lines(tmp_path: Path) -> None:
         device="cpu",
         directory=tmp_path,
     )
-    assert study.plan()["split_because"][1] == "not with array 0: 1: Tanh and ReLU"
+    assert study.plan()["split_because"][1] == "not with array 0: sharp: true and false (1: Tanh and ReLU)"
     run(study)
     again = hfta.Study.load(tmp_path)
     assert again.monitor == "val_loss"

@@ -286,7 +286,7 @@ def test_actors_read_one_stream(
             else:
                 os.kill(int(next(w for w in workers if w.ready).name.split()[2]), 9)
         events.append(event)
-    assert [text.endswith(", on a shared stream") for text in starts(events)[:2]] == [True, True]
+    assert [text.endswith(", reading the same batches as others") for text in starts(events)[:2]] == [True, True]
     assert len(servers) == 1 or dies == "the stream"  # both begin again, perhaps together
     assert_same(made, alone)
 

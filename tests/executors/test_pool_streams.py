@@ -75,7 +75,7 @@ def test_processes_read_one_stream(tmp_path: Path, alone: hfta.Study) -> None:
     events = list(made.run(executor=TWO))
     assert counted.read[0].item() == 3 * len(counted)
     assert len(starts(events)) == 2
-    assert all(text.endswith(", on a shared stream") for text in starts(events))
+    assert all(text.endswith(", reading the same batches as others") for text in starts(events))
     assert_same(made, alone)
 
 
@@ -117,7 +117,7 @@ def test_the_next_flotilla_reads_together_from_where_its_arrays_are(tmp_path: Pa
             for variant in event.variants:
                 control.stop(variant)
         events.append(event)
-    shared = [text.endswith(", on a shared stream") for text in starts(events)]
+    shared = [text.endswith(", reading the same batches as others") for text in starts(events)]
     assert shared[:3] == [True] * 3
     assert sorted(shared[3:6]) == [False, True, True]  # the fourth begins where nobody is any longer
     alone = two(Noisy(), tmp_path / "alone", share_stream=False, **how)
@@ -161,10 +161,10 @@ def test_a_slow_consumer_is_checkpointed_and_goes_on_later(tmp_path: Path, monke
             os.kill(pids[1], signal.SIGSTOP)
             servers[0].patience_s = 0.3  # before, it would be that with which a process may begin later
         if isinstance(event, ev.MemberChanged) and (event.variant, event.state) == (0, ev.COMPLETE):
-            assert "leaving the flotilla" in [e.phase for e in events if isinstance(e, ev.PhaseChanged)]
+            assert "leaving the round" in [e.phase for e in events if isinstance(e, ev.PhaseChanged)]
             os.kill(pids[1], signal.SIGCONT)
     waiting = [e for e in events if isinstance(e, ev.MemberChanged) and e.state == ev.WAITING]
-    assert {(e.variant, e.reason) for e in waiting} == {(v, "to go on in the next flotilla") for v in (2, 3)}
+    assert {(e.variant, e.reason) for e in waiting} == {(v, "to go on in the next round") for v in (2, 3)}
     assert [text.count("stream") for text in starts(events)] == [1, 1, 0]
     alone = two(Noisy(), tmp_path / "alone", epochs=60, share_stream=False)
     list(alone.run())

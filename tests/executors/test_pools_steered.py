@@ -168,7 +168,7 @@ def test_a_flotilla_that_has_shrunk_is_planned_anew(tmp_path: Path, inline: hfta
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Runner, "step", stepped)
         events = asked(study, ask, executor=Baton(terms=Terms(paradigm="global", alpha=0.8)))
-    waiting = [e for e in events if isinstance(e, ev.MemberChanged) and "next flotilla" in e.reason]
+    waiting = [e for e in events if isinstance(e, ev.MemberChanged) and "next round" in e.reason]
     assert len(waiting) == 2  # both members of a group
     started = [e.group for e in events if isinstance(e, ev.PhaseChanged) and e.phase == "starting"]
     assert len(started) == 4

@@ -52,7 +52,14 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     assert found.grid == {"lr": (1e-3, 1e-2), "activation": ("relu", "gelu")}
     wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
     wanted |= {"precision": "fp32", "capacity": None, "checkpointing": "auto", "compile": "auto"}
-    wanted |= {"steps_per_epoch": None, "validate_every": 1, "trials": None, "sampler": None, "pruner": None}
+    wanted |= {
+        "steps_per_epoch": None,
+        "validate_every": 1,
+        "padding": "auto",
+        "trials": None,
+        "sampler": None,
+        "pruner": None,
+    }
     wanted |= {"slots": None, "seeds_by": "mean", "population": None}
     assert found.options == wanted | {"device": define.fields["device"].value}
 
@@ -136,7 +143,7 @@ def test_augmentation_is_offered_where_the_data_suit_and_marked_in_the_list(make
     added.name_field.value = "cutmix"
     assert added.name_field.label == "cutmix"
     added.remove_button.click()
-    assert bench.plan_view.sentence.value == "4 variants in 1 array of 4: fused over lr and mixup"
+    assert bench.plan_view.sentence.value == "4 variants in 1 array of 4: differing in lr and mixup"
     bench.define.data_field.value = "wine"  # a table: its axes go, the others stay as they are
     assert [r.name for r in bench.define.rows] == ["lr", "width"]
     assert "mixup" not in offered(bench.define.row("lr"))

@@ -71,9 +71,9 @@ def test_capacity_is_a_number_auto_or_nothing(make: Make) -> None:
         ("validate_every", "", "validate every: not a whole number"),
         ("seed", "-1", "data seed: out of bounds"),
         ("seed", "1e400", "data seed: not a whole number"),
-        ("capacity", "most", "capacity: not a number of members; got 'most'; accepted: 1, 2, 3, ..., auto"),
-        ("capacity", "0", "capacity: not a number of members"),
-        ("capacity", "2.5", "capacity: not a number of members"),
+        ("capacity", "most", "members per array: not a number of members; got 'most'; accepted: 1, 2, 3, ..., auto"),
+        ("capacity", "0", "members per array: not a number of members"),
+        ("capacity", "2.5", "members per array: not a number of members"),
     ],
 )
 def test_what_a_field_can_not_read_stays_there_and_is_told(make: Make, label: str, typed_text: str, said: str) -> None:
@@ -125,6 +125,8 @@ def test_rare_fields_are_folded_and_their_line_says_what_is_not_usual(make: Make
     bench.planned()
     assert advanced.head.unfolded, "a field that is wrong is to be seen"
     assert make(dtype="float64").define.advanced.head.summary == "dtype float64, the rest as usual"
+    rare = {w.description for w in bench.define.advanced.body.children[0].children}
+    assert {"dtype", "padding", "members per array", "checkpointing", "compile"} <= rare
 
 
 def test_a_number_is_read_in_any_notation_and_refused_out_of_its_range() -> None:

@@ -14,16 +14,16 @@ from hfta_nb.ui.plan_view import MOST_ROWS, manner, needs, plan_table, summary
 @pytest.mark.parametrize(
     ("grid", "options", "said"),
     [
-        ({"lr": [1e-3, 1e-2], "seed": [0, 1]}, {}, "4 variants in 1 array of 4: fused over lr and seed"),
+        ({"lr": [1e-3, 1e-2], "seed": [0, 1]}, {}, "4 variants in 1 array of 4: differing in lr and seed"),
         (
             {"lr": [1e-3, 1e-2], "width": [4, 8]},
             {"padding": 0.5},
-            "4 variants in 1 array of 4: fused over lr and width",
+            "4 variants in 1 array of 4: differing in lr and width",
         ),
         (
             {"lr": [1e-3, 1e-2], "width": [4, 8]},
             {"padding": "never"},
-            "4 variants in 2 arrays of 2: fused over lr; split by width",
+            "4 variants in 2 arrays of 2: differing in lr; split by width",
         ),
         ({"width": [4, 8]}, {"padding": "never"}, "2 variants in 2 arrays of 1: split by width"),
         ({}, {}, "1 variant in 1 array, trained alone"),
@@ -37,7 +37,7 @@ def test_one_sentence(grid: dict[str, Any], options: dict[str, Any], said: str) 
 def test_the_table_says_why_and_how_much() -> None:
     made = plan_table(Study("mlp", {"width": [4, 8], "lr": [1e-3, 1e-2]}, "digits", padding="never"))
     assert made.count("<tr>") == 3
-    assert "not with array 0: " in made
+    assert "<td>not with array 0: width: 4 and 8</td>" in made
     assert "<td>lr</td>" in made
     assert "KiB" in made
 
@@ -62,13 +62,13 @@ def test_what_the_device_must_hold() -> None:
 
 def test_the_plan_of_a_run_is_as_it_was_measured() -> None:
     study = Study("mlp", {"lr": [1e-3, 1e-2, 1e-1]}, "digits", capacity="auto")
-    assert "capacity" not in plan_table(study)
+    assert "members at most" not in plan_table(study)
     (whole,) = study.groups()
     first = replace(whole, variants=(0, 1), capacity=2, memory_bytes=3 << 20)
     second = replace(whole, index=1, variants=(2,), reason="not with array 0: 2 are fastest", capacity=2)
-    assert summary(study, (first, second)) == "3 variants in 2 arrays of 1 to 2: fused over lr"
+    assert summary(study, (first, second)) == "3 variants in 2 arrays of 1 to 2: differing in lr"
     made = plan_table(study, (first, second))
-    assert '<th class="hfta-number" scope="col">capacity</th>' in made
+    assert '<th class="hfta-number" scope="col">members at most</th>' in made
     assert made.count('<td class="hfta-number">2</td>') == 3  # members of the first, and both capacities
     assert "2 are fastest" in made
     assert needs(study, (first, second)).startswith("The largest array's tensors need about 6.")

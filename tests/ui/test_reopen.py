@@ -83,7 +83,7 @@ def test_a_reattached_workbench_names_what_was_given_in_code(tmp_path: Path) -> 
 
     assert named() == ""
     assert named(monitor="val_loss", verify="never", padding="never", width=8) == (
-        "also given in code: monitor=val_loss, padding=never, verify=never, width=8"
+        "also given in code: monitor=val_loss, verify=never, width=8"
     )
 
 

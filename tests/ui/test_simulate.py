@@ -51,7 +51,7 @@ def test_folded_it_calculates_nothing_and_unfolded_it_shows_chart_and_table(make
     part.head.unfolded = True
     assert 'src="data:image/png;base64,iVBOR' in part.chart.value
     assert re.search(r'alt="Gantt chart, [^"]*: 2 arrays on 2 devices"', part.chart.value)
-    assert list(rows(part)) == ["one per device", "all at one pace", "FLEET-L", "FLEET-G", "best groups"]
+    assert list(rows(part)) == ["one per device", "all in step", "FLEET-L", "FLEET-G", "best rounds"]
     part.head.unfolded = False
     assert part.head.summary.startswith("2 devices: ")
     assert "rates are assumed" in part.head.summary
@@ -61,7 +61,7 @@ def test_assumed_rates_are_said_and_have_no_times(make: Make) -> None:
     part = opened(make(**APART))
     assert "Rates are assumed" in part.rates.value
     part.price.value = "2.5"
-    assert heads(part) == ["way", "speedup", "devices compute", "devices held", "groups in turn"]
+    assert heads(part) == ["way", "speedup", "devices compute", "devices held", "rounds"]
     assert rows(part)["one per device"][0] == "1.00x"
 
 
@@ -104,7 +104,7 @@ def test_rates_stay_with_the_arrays_that_they_were_measured_of(make: Make, runs:
 def test_the_chart_shows_the_way_that_is_chosen(make: Make) -> None:
     part = opened(make(**APART))
     assert [value for _, value in part.way.options] == [FASTEST, *WAYS]
-    for way, said in [("FLEET-L", "FLEET-L"), ("best", "best groups")]:
+    for way, said in [("FLEET-L", "FLEET-L"), ("best", "best rounds")]:
         part.way.value = way
         assert f'alt="Gantt chart, {said}: ' in part.chart.value
 

@@ -169,7 +169,7 @@ def test_a_clone_is_counted_and_shown_everywhere(make: Make, runs: Runs) -> None
     )
     bench.refresh()
     assert bench.bar.status == "training 3 variants"
-    assert "3 variants in 1 array of 3: fused over lr" in bench.plan_view.sentence.value
+    assert "3 variants in 1 array of 3: differing in lr" in bench.plan_view.sentence.value
     assert [row["id"] for row in bench.leaderboard.table["rows"]] == [0, 1, 2]
 
 

@@ -20,7 +20,7 @@ def test_it_says_what_it_is(make: Make) -> None:
     bench = make()
     assert repr(bench) == "Workbench(mlp on digits, 4 epochs; 2 lr x 1 width = 2 variants)"
     assert bench.bar.status == "ready to train 2 variants"
-    assert bench.plan_view.sentence.value == "2 variants in 1 array of 2: fused over lr"
+    assert bench.plan_view.sentence.value == "2 variants in 1 array of 2: differing in lr"
     bundle = bench._repr_mimebundle_()
     assert bundle["text/plain"] == repr(bench)
     assert "application/vnd.jupyter.widget-view+json" in bundle
@@ -43,7 +43,7 @@ def test_a_life_with_pause_and_end(make: Make, runs: Runs) -> None:
     bench = make()
     press(bench, "train")
     assert bench.state == "starting"
-    assert bench.bar.status == "starting: a separate process"
+    assert bench.bar.status == "starting a worker process"
     assert can_be_pressed(bench) == {"stop"}
     runs.begins(bench)
     assert bench.bar.status == "training 2 variants"
@@ -81,12 +81,12 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
     press(bench, "train")
     runs.begins(bench)
     clock.now += 1
-    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, recorded kernels"))
+    runs.happens(ev.SpeedMeasured(2.0, 0, 2, 40, 0.001, 0.0112, 11.2, "all members at once, recorded steps"))
     clock.now += 1
     runs.happens(steps(1.5))
     facts = bench.train_view.progress.facts
     assert facts["text"] == "epoch 2/4, 0:41, 0:22 left"
-    how, measured = "all members at once, recorded kernels", facts["details"][1]
+    how, measured = "all members at once, recorded steps", facts["details"][1]
     assert measured.endswith("x as fast as one after another so far, a step 11.2x")
     assert facts["details"] == ["36,100 samples/s", measured, how, "2 running"]
     assert facts["fraction"] == pytest.approx(1.5 / 4)
@@ -99,7 +99,7 @@ def test_numbers_while_it_runs(make: Make, runs: Runs, clock: Clock) -> None:
 def test_the_plan_follows_the_run_until_it_is_edited(make: Make, runs: Runs, clock: Clock) -> None:
     bench = make(precision="bf16", capacity="auto")
     planned = bench.plan_view.sentence.value
-    assert planned == "2 variants in 1 array of 2: fused over lr"
+    assert planned == "2 variants in 1 array of 2: differing in lr"
     press(bench, "train")
     runs.begins(bench, precision="bf16")
     (whole,) = bench.study.groups()
@@ -107,7 +107,7 @@ def test_the_plan_follows_the_run_until_it_is_edited(make: Make, runs: Runs, clo
     clock.now += 1
     runs.happens(ev.PlanMade(3.0, parts))
     assert bench.plan_view.sentence.value == "2 variants in 2 arrays of 1: split by lr"
-    assert "capacity" in bench.plan_view.arrays.value
+    assert "members at most" in bench.plan_view.arrays.value
     assert "bf16" in bench.plan_view.manner.value
     clock.now += 1
     runs.happens(ev.SpeedMeasured(3.5, 0, 1, 40, 0.001, 0.0112, 1.2, "compiled"))
@@ -155,9 +155,13 @@ def test_stop_keeps_and_resume_carries_on(make: Make, runs: Runs) -> None:
     assert can_be_pressed(bench) == set()
     runs.ends(ev.STOPPED)
     assert bench.train_view.buttons["resume"].disabled  # nothing was saved
-    assert "no checkpoint" in bench.train_view.buttons["resume"].tooltip
+    assert "nothing was trained" in bench.train_view.buttons["resume"].tooltip
     bench.study.store.write_study({"family": "mlp"})
     bench.study.store.write_checkpoint({"group": 0})
+    bench.phase_changed()
+    assert bench.train_view.buttons["resume"].disabled  # the checkpoint is of the beginning
+    for event in improved(0.5, 0.6):
+        bench.history.add(event)
     bench.phase_changed()
     assert "checkpoint" in bench.train_view.buttons["resume"].tooltip
     press(bench, "resume")
@@ -264,7 +268,7 @@ def test_editing_while_a_run_is_on_changes_the_next_run(make: Make, runs: Runs) 
     study = bench.study
     bench.define.row("lr").text_field.value = "0.1, 0.2, 0.3"
     assert bench.study is study
-    assert bench.plan_view.sentence.value == "3 variants in 1 array of 3: fused over lr"
+    assert bench.plan_view.sentence.value == "3 variants in 1 array of 3: differing in lr"
     assert bench.train_view.buttons["train"].tooltip == "Not now: a run is in progress; stop it first"
     assert bench.bar.status == "training 2 variants"
 

@@ -46,7 +46,7 @@ def test_folded_sections_say_the_important_thing(make: Make, runs: Runs, clock: 
     }
     press(bench, "train")
     assert {t for t, h in heads.items() if not h.unfolded} == {"Define", "Plan"}
-    assert heads["Plan"].summary == "2 variants in 1 array of 2: fused over lr"
+    assert heads["Plan"].summary == "2 variants in 1 array of 2: differing in lr"
     for head in heads.values():
         head.unfolded = False
         assert head.body_display == "none"

@@ -79,7 +79,7 @@ class Standing:
 def way_of(array: FusedArray) -> str:
     """How the array's training steps run now, and why not as requested.
 
-    "as one CUDA graph", "compiled in 21 s: 1.2 ms, replayed 1.4 ms", "recorded kernels", or "" for eager execution.
+    "as one CUDA graph", "compiled in 21 s: 1.2 ms, not compiled 1.4 ms", "recorded steps", or "" for eager execution.
     """
     if any(note.startswith("captured") for note in array.step_notes):
         return "as one CUDA graph"
@@ -88,4 +88,4 @@ def way_of(array: FusedArray) -> str:
     if compiled or not ready:
         return compiled
     refused = array._calls.steps.decisions() if array.compiling == "always" else []
-    return f"recorded kernels, {refused[0]}" if refused else "recorded kernels"
+    return f"recorded steps, {refused[0]}" if refused else "recorded steps"

@@ -216,11 +216,28 @@ class Draft:
         if self.rows[0].get("param_groups") is not None and shapes_of(self.modules[0]) != shapes_of(other.modules[0]):
             return "param_groups: it chooses by names and shapes, which are the member's own only where all are alike"
         found, fit = self._fit(other.modules[0], padding)
-        if found is None and fit is not None:
+        if found is not None:
+            return self._named(other, found)
+        if fit is not None:
             waste = self._waste(fit, other)
             if waste > float(padding):
                 found = f"{waste:.0%} of the parameters would be padding, more than {float(padding):.0%}"
         return found
+
+    def _named(self, other: Draft, found: str) -> str:
+        """A difference of architectures by the axes that make it: ``width: 8 and 16``."""
+        apart = {}
+        for name in other.variants[0].config:
+            mine, theirs = (
+                {show(variant.config.get(name)): None for variant in draft.variants} for draft in (self, other)
+            )
+            if not mine.keys() & theirs:
+                apart[name] = f"{', '.join(mine)} and {', '.join(theirs)}"
+        if not apart:
+            return found
+        named = ", ".join(f"{name}: {values}" for name, values in apart.items())
+        # Where a layer differs just as the axis does, its name says no more.
+        return named if found.partition(": ")[2] in apart.values() else f"{named} ({found})"
 
     def _waste(self, fit: Union, *more: Draft) -> float:
         """The share of padding, with the members of further drafts."""

@@ -3,6 +3,7 @@
 const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows would stall
 
 import { Columns } from "./columns.js";
+import { fits, parsed } from "./filter.js";
 import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
 import { adds } from "./pointer.js";
 import { RowTools } from "./row_tools.js";
@@ -55,7 +56,7 @@ class Board {
     this.current = /** @type {number | null} */ (null); // the row that the keyboard is on
     this.stamp = "";
     this.root = element("div", "hfta-board");
-    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr=0.01 running" });
+    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr>0.01 state:RUNNING" });
     this.count = element("span", "hfta-count", { "aria-live": "polite" });
     this.arrangement = new Columns(model, (key, width) => {
       const cells = /** @type {NodeListOf<HTMLElement>} */ (this.table.querySelectorAll(`[data-key="${CSS.escape(key)}"]`));
@@ -89,7 +90,7 @@ class Board {
   /** @param {HTMLElement} el */
   build(el) {
     const tools = element("div", "hfta-board-tools");
-    const label = element("label", "", { title: "Show only rows that contain all these words; lr=0.01 is a value of a column" }, "filter ");
+    const label = element("label", "", { title: "Show only rows with all of this: words, or lr>0.05, state:RUNNING, width in 8,16" }, "filter ");
     label.append(this.filter);
     tools.append(label, this.count, this.arrangement.menu);
     this.table.append(this.head, this.body);
@@ -121,25 +122,16 @@ class Board {
     this.drawHead();
     const query = /** @type {string} */ (this.model.get("query"));
     if (document.activeElement !== this.filter && this.filter.value !== query) this.filter.value = query;
-    const wanted = query.toLowerCase().split(/\s+/).map((word) => word.replace(/,$/, "")).filter(Boolean);
-    const found = this.sorted(rows.filter((row) => wanted.every((word) => this.fits(row, word))));
+    const { terms, problem } = parsed(query, columns, rows);
+    const found = this.sorted(rows.filter((row) => fits(row, terms)));
     const shown = found.slice(0, this.limit);
     this.place(shown);
     this.tools.draw(this.rows, rows, actions, this.columns.length);
     const best = of > rows.length ? `, the best of ${of}: study.results() has all` : "";
-    setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length} of ${rows.length} members`) + best : "no members yet");
+    setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length || "none"} of ${rows.length} members${problem && ": "}${problem}`) + best : "no members yet");
     this.more.hidden = found.length <= shown.length;
     this.more.textContent = `show all ${found.length}`;
     this.root.dataset.empty = String(!rows.length);
-  }
-
-  /** Whether a row contains a word, or has a value in a column: `lr=0.01`, as labels of members write it. @param {Row} row @param {string} word */
-  fits(row, word) {
-    const [, name, value] = /^([^=]+)=(.*)$/.exec(word) ?? [];
-    const at = this.all.findIndex((c) => name === c.label.toLowerCase() || name === c.key.split(":").at(-1)?.toLowerCase());
-    if (at < 0) return row.cells.join(" ").toLowerCase().includes(word);
-    const text = row.cells[at].toLowerCase();
-    return value === "" || text === value || (text !== "" && Number(text) === Number(value));
   }
 
   /** @param {Row[]} rows */

@@ -16,7 +16,7 @@ export class Toolbar {
     this.choice("metric", "metric", "The metric to draw");
     /** @type {Options} */
     const splits = [["both", "both"], ["train", "training"], ["validation", "validation"]];
-    this.choice("split", "split", "Training, validation, or both", splits);
+    this.choice("split", "show", "Curves of training, of validation, or both", splits);
     this.choice("x_axis", "x", "Horizontal axis", [["epoch", "epoch"], ["step", "step"], ["time", "time"]]);
     this.toggle("log_x", "log x", "Logarithmic horizontal axis");
     this.toggle("log_y", "log y", "Logarithmic vertical axis");

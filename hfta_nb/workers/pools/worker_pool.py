@@ -134,7 +134,7 @@ class WorkerPool(Books):
             more: dict[str, Any] = {"devices": devices, "batch_norm": self.ranks[1], "stream": shared.get(turn.name)}
             worker.train(Order(turn.order, tuple(turn.pending), stops, pins, self.checkpoint_every_s, **more))
             where = worker.name if devices == 1 else f"{devices} devices of {worker.name}"
-            shares = ", on a shared stream" if turn.name in shared else ""
+            shares = ", reading the same batches as others" if turn.name in shared else ""
             yield ev.ArrayPlaced(time.time(), turn.index, worker.name, places.slots_of(turn), places.slots)
             yield ev.PhaseChanged(time.time(), turn.index, "starting", f"on {where}{shares}")
         if (text := places.news()) is not None:
@@ -168,7 +168,7 @@ class WorkerPool(Books):
                 turn.late = True
                 turn.worker.send(turn.order, ev.Stop())
                 words = f"{turn.worker.name} took batches too slowly: {reason}; it goes on later, apart from them"
-                yield ev.PhaseChanged(time.time(), turn.index, "leaving the flotilla", words)
+                yield ev.PhaseChanged(time.time(), turn.index, "leaving the round", words)
 
     # Requests.
 
@@ -274,7 +274,7 @@ class WorkerPool(Books):
             assert self._places is not None
             yield self._timed(turn, event, self._places.slots)
         elif isinstance(event, ev.MemberChanged) and event.reason == STOPPED and not self._stopping:
-            yield replace(event, state=ev.WAITING, reason="to go on in the next flotilla")
+            yield replace(event, state=ev.WAITING, reason="to go on in the next round")
         else:
             yield event
 

@@ -102,7 +102,7 @@ def _pays(source: Source, known: Times | None, measure: Callable[[], float], ste
         if before is None or after is None or cost is None:
             return False, "it gave other numbers when it was tried"
         if after >= before:
-            return False, f"compiled it took {after * 1e3:.3g} ms, replayed {before * 1e3:.3g} ms"
+            return False, f"compiled it took {after * 1e3:.3g} ms, not compiled {before * 1e3:.3g} ms"
         saved = before - after
     else:
         gain = USUAL_GAIN.get(source.device.type, 0.0)
@@ -133,7 +133,7 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
             decision.note = f"not compiled: compiled, the step {trouble}"
             return {"replayed": None, "compiled": None, "compiling": cost}
         replayed, faster = _laps([program.run, compiled], device)
-        text = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, replayed {replayed * 1e3:.3g} ms"
+        text = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, not compiled {replayed * 1e3:.3g} ms"
         if always or faster < replayed:
             decision.compiled, decision.note = compiled, text
         else:
