@@ -90,7 +90,7 @@ def speedup(study: StudyState) -> pandas.DataFrame:
     speeds = study.history.speeds
     if not speeds:
         what = "nothing was fused" if study.serial else "no array's speed was measured"
-        remedy = "run the study first; a short first run on a machine, which compiles kernels, has no time for it"
+        remedy = "run the study first; a short run has no time for it"
         raise StudyError(what, where=study.name, remedy=remedy)
     rows: list[dict[str, Any]] = []
     for index, speed in sorted(speeds.items()):

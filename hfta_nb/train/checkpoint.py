@@ -25,7 +25,7 @@ def build(run: Progress) -> None:
     with run.meter or nullcontext():
         step = run.trainer.build(group)
     if isinstance(step, ArrayStep):
-        step.plan(s.compiling, float(s.epochs * (run.length or 0)))
+        step.plan(s.compiling, float(s.epochs * (run.length or 0)), brief=s.slots is None)
     if run.trainer.prepare is not None:
         step = run.trainer.prepare(step)
     run.begin(step, group.ids)

@@ -65,4 +65,5 @@ def _replan(trainer: Schedule, run: Progress | None, variants: list[int]) -> Non
         span = trainer.span(run.group, variant)
         editing.set_values(run.step, run.rows[at], run.members.active[at].row, span)
     if isinstance(run.step, ArrayStep):
-        run.step.plan(run.settings.compiling, float(run.budget * (run.length or 0)))
+        steps = float(run.budget * (run.length or 0))
+        run.step.plan(run.settings.compiling, steps, brief=run.settings.slots is None)

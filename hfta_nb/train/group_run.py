@@ -61,7 +61,8 @@ class GroupRun(Progress):
         self.stage = "training"
         yield from requests.begun(self)
         self.trainer.clock.cool()
-        yield ev.PhaseChanged(time.time(), index, "training")
+        settings = self.step.array.settings if isinstance(self.step, ArrayStep) else None
+        yield ev.PhaseChanged(time.time(), index, "training", settings.tuned if settings and settings.brief else "")
         self.probe = self._probe()
         if self.ending and self.members.ids:
             yield from self._end_epoch()

@@ -162,7 +162,7 @@ def rebuild(run: Progress, arrivals: Arrivals, rebuilt: Rebuilt) -> Iterator[Eve
     run.go_on(step, rows, row_ids, None if in_place else run.new_scores(len(step)))
     regroup(run, rebuilt.group, arrivals.done, arrivals.records)
     if not in_place:
-        step.plan(run.settings.compiling, step.planned)
+        step.plan(run.settings.compiling, step.planned, step.brief)
         trainer.clock.cool()
     yield from run.end_probe()
     for variant in arrivals.ids:

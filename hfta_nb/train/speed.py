@@ -125,7 +125,8 @@ def _usual(seconds: Sequence[float]) -> float:
 def probe_of(
     step: Step, group: Group, places: Sequence[int], rows: Sequence[int], settings: Settings
 ) -> SpeedProbe | None:
-    """What times an array's first steps; None where there is no array, or no memory for plain modules beside it.
+    """What times an array's first steps; None where there is no array, no memory for plain modules beside it, or no
+    time, as in a short run.
 
     Args:
         step: the array's.
@@ -133,7 +134,8 @@ def probe_of(
         places, rows: of the members that it still has, where they are in the group and in the step.
         settings: of the run.
     """
-    if not isinstance(step, ArrayStep) or not places:  # all were stopped before they began
+    none = not places  # all were stopped before they began
+    if none or not isinstance(step, ArrayStep) or step.array.settings.brief:
         return None
     objective, metrics = settings.family.objective_for(settings.data), settings.family.metrics_for(settings.data)
     length = max(1, round(step.planned / settings.epochs))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from benchmarks.suite.beginning import paid_after
+from hfta_nb import events as ev
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, schedules_of
 from hfta_nb.engine.array.native_libraries import libraries_of
@@ -222,12 +223,44 @@ def test_what_was_found_is_kept_for_the_next_array_and_the_next_process() -> Non
 
 def test_a_short_run_tries_nothing() -> None:
     step = _step(_array())
-    step.plan("never", 12)
+    step.plan("never", 12, brief=True)
     step.tune_at_first()
     assert not step.measures(*_batch())
     step.train(*_batch())
     assert step.array.block_size == MEMBERS
     assert step.array.settings.tuned == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "ends", "brief"),
+    [(0, True, False), (1, True, True), (39, True, True), (40, True, False), (8, False, False)],
+)
+@pytest.mark.usefixtures("self_tuning")
+def test_so_few_steps_that_an_array_ends_with_are_not_recorded(steps: int, ends: bool, brief: bool) -> None:
+    step = _step(_array())
+    step.plan("never", steps, brief=ends)
+    for _ in range(4):
+        step.train(*_batch())
+    assert step.array.settings.brief == brief
+    assert bool(list(step.array._calls.steps)) != brief
+    told = f"{steps} steps: all members at once, not recorded, as preparing faster ones takes as long as 40 steps"
+    assert (told in list(step.array.explain()["how"])) == brief
+
+
+@pytest.mark.usefixtures("self_tuning")
+def test_a_short_run_goes_on_as_it_began_until_it_is_extended() -> None:
+    whole, first, rest = _step(_array()), _step(_array()), _step(_array())
+    for step in (whole, first, rest):
+        step.plan("never", 8, brief=True)
+    losses = [whole.train(*_batch())["loss"] for _ in range(8)]
+    for _ in range(5):
+        first.train(*_batch())
+    rest.load_state(first.state())
+    assert all(torch.equal(loss, rest.train(*_batch())["loss"]) for loss in losses[5:])
+    assert rest.array.settings.brief
+    rest.plan("never", 80, brief=True)
+    assert not rest.array.settings.brief
+    assert not rest.array.settings.tuned
 
 
 def test_a_step_that_fails_chooses_nothing() -> None:
@@ -280,3 +313,19 @@ def test_when_a_beginning_is_paid() -> None:
     assert paid_after([9, 1], [2, 2], 1.0) == 2 + 6
     assert paid_after([9, 2], [2, 2], 0.0) is None
     assert paid_after([1, 9, 1, 1, 1], [3, 3, 3, 3, 3], 2.0) == 4  # ahead, behind again, and ahead
+
+
+@pytest.mark.usefixtures("self_tuning")
+def test_a_short_study_says_how_it_runs(tmp_path: Path) -> None:
+    x, y = torch.randn(64, 6), torch.arange(64) % 3
+    data = hfta.data.from_tensors(x, y, x, y, task="classification")
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    how = {"optimizer": "adam", "epochs": 2, "batch_size": 16, "device": "cpu", "directory": tmp_path / "run"}
+    study = hfta.Study(build, {"lr": [1e-3, 1e-2]}, data, loss=F.cross_entropy, **how)
+    told = [e.detail for e in study.run() if isinstance(e, ev.PhaseChanged) and e.phase == "training"]
+    assert [detail.partition(",")[0] for detail in told] == ["8 steps: all members at once"]
+    with pytest.raises(hfta.errors.StudyError, match="a short run has no time for it"):
+        study.speedup()

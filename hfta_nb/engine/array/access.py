@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.array import execution_schedule, fusing, surgery, tensor_storage
+from hfta_nb.engine.array import execution_schedule, fusing, schedule_tuner, surgery, tensor_storage
 from hfta_nb.engine.array import extra_states as extras
 from hfta_nb.engine.array.extra_states import kept_beside
 from hfta_nb.engine.array.fused import FusedArray
@@ -220,6 +220,11 @@ def same_architecture(array: FusedArray, index: int, other: FusedArray, src: int
 def tuning_of(array: FusedArray, what: str) -> Tuning:
     """A tuner that finds the fastest schedule on the array's training steps; see `Tuning`."""
     return Tuning(array._calls, what)
+
+
+def foresee(array: FusedArray, steps: float, done: int, brief: bool) -> None:
+    """Set an array to how many steps it will make; see `schedule_tuner.foresee`."""
+    schedule_tuner.foresee(array._state, steps, done, brief)
 
 
 def untimed_block_size(array: FusedArray) -> int:

@@ -10,7 +10,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, chosen, schedules_of, slow_together
+from hfta_nb.engine.array.execution_schedule import (
+    ExecutionSchedule,
+    chosen,
+    convolutions,
+    schedules_of,
+    slow_together,
+    untimed_block_size,
+)
 from hfta_nb.engine.array.native_libraries import available
 from hfta_nb.engine.array.schedule_trial import Trial, by_name, described, fastest, keep, known
 from hfta_nb.engine.eager.call_inputs import Inputs
@@ -26,6 +33,8 @@ from hfta_nb.engine.replay.trace import NotRecordableError
 
 _WORTH_STEPS = 40
 """The fewest steps for which trying schedules pays."""
+_CONVOLUTIONS = 20
+"""With so many, each of which has kernels of its own to be measured, preparing takes twice as many steps."""
 
 
 class Tuning:
@@ -93,6 +102,29 @@ class Tuning:
     def _ways(self) -> list[ExecutionSchedule]:
         ways = schedules_of(self.state)
         return ways[-1:] if slow_together(self.state) else ways  # one member at a time
+
+
+def foresee(state: ArrayState, steps: float, done: int, brief: bool) -> None:
+    """Set an array to how many steps it will make.
+
+    On a CPU, nothing is recorded, measured or tried for few, whatever another run has found: a run that was interrupted
+    goes on as it began.
+
+    Args:
+        steps: of the whole run; 0 where that is not known.
+        done: those of them that were made.
+        brief: the array ends with them, if they are few.
+    """
+    settings = state.settings
+    settings.planned_steps = max(0.0, steps - done)
+    worth = settings.recorded_from * (_CONVOLUTIONS + len(convolutions(state))) // _CONVOLUTIONS
+    before, settings.brief = settings.brief, brief and 0 < steps < worth and state.generators.device.type == "cpu"
+    if settings.brief:
+        settings.block_size = untimed_block_size(state)
+        how = "members one after another" if settings.block_size == 1 else "all members at once, not recorded"
+        settings.tuned = f"{steps:.0f} steps: {how}, as preparing faster ones takes as long as {worth} steps"
+    elif before:
+        settings.tuned = ""
 
 
 def tune(

@@ -22,6 +22,8 @@ class ExecutionSettings:
         strategy: how kernels are chosen; see `FusedArray.strategy`.
         compiling: whether replayed steps are compiled; see `FusedArray.compiling`.
         planned_steps: the expected number of further steps.
+        brief: there are too few steps for recording to pay; see `schedule_tuner.foresee`.
+        recorded_from: the fewest for which it does, on a CPU and without convolutions.
         verify: when calls are compared with the plain module; see `FusedArray.verify`.
         self_tuning: find the fastest schedule in the first calls; see `FusedArray.self_tuning`.
         tuned: how the block size was found, for people; empty if it was not tuned.
@@ -33,6 +35,7 @@ class ExecutionSettings:
     """
 
     self_tuning = True
+    recorded_from = 40
     verify = "first"
 
     def __init__(self, block_size: int) -> None:
@@ -44,7 +47,7 @@ class ExecutionSettings:
         self.private = False
         self.fast_rng = False
         self.strategy = "measured"
-        self.compiling, self.planned_steps = "never", 0.0
+        self.compiling, self.planned_steps, self.brief = "never", 0.0, False
         self.tuned = ""
         self.paths: dict[str, str] = {}
         self.notes: list[str] = []

@@ -102,7 +102,8 @@ class ProgramCache:
         """True if calls may currently be recorded and replayed."""
         state = self.state
         self.closed = _closed(state)
-        return state.capture and not (self.waiting or self.closed or state.pending or watched())
+        never = self.waiting or self.closed or state.settings.brief
+        return state.capture and not (never or state.pending or watched())
 
     def find(self, call: ArrayCall) -> CacheEntry | None:
         """The entry of a call; None if it must run eagerly."""

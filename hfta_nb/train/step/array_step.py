@@ -15,6 +15,7 @@ from hfta_nb.engine.array.access import (
     Inputs,
     Program,
     extra_states,
+    foresee,
     functions_of,
     kept_by,
     saved_functions,
@@ -85,7 +86,7 @@ class ArrayStep(TunedStep):
         self.precision = precision or Precision()
         self.scaler = self.precision.array_scaler(array)
         self.phases = phases_of(objective)
-        self.steps, self.planned = 0, 0.0
+        self.steps, self.planned, self.brief = 0, 0.0, False
         self.whole = True  # whether what failed has left all as it was before
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
@@ -275,13 +276,14 @@ class ArrayStep(TunedStep):
             found |= {f"optimizer {i}, {name}": value for name, value in update.optimizer.tensors().items()}
         return found
 
-    def plan(self, compiling: str, steps: float) -> None:
-        """Say how many steps there will be in all, and whether they may be compiled; see `FusedArray.compiling`."""
-        self.array.compiling, self.planned = compiling, steps
+    def plan(self, compiling: str, steps: float, brief: bool) -> None:
+        """Say how many steps there will be in all, 0 if unknown, whether the array ends with them, and whether
+        they may be compiled; see `FusedArray.compiling`."""
+        self.array.compiling, self.planned, self.brief = compiling, steps, brief
         self._foresee()
 
     def _foresee(self) -> None:
-        self.array.settings.planned_steps = max(0.0, self.planned - self.steps)
+        foresee(self.array, self.planned, self.steps, self.brief)
 
     def end_epoch(self) -> None:
         if self.extras.pending:
@@ -358,7 +360,7 @@ class ArrayStep(TunedStep):
 
     def count_as(self, other: ArrayStep) -> None:
         """Go on to count steps as this one does."""
-        self.steps, self.planned = other.steps, other.planned
+        self.steps, self.planned, self.brief = other.steps, other.planned, other.brief
 
     def state(self, by_member: bool | None = None) -> dict[str, Any]:
         return {
