@@ -27,9 +27,12 @@ ALPHA = 0.8
 """An array of which a smaller share of the places is taken is cut down to its members, unless it soon ends."""
 
 RECORDING_STEPS = 100.0
-"""Steps of the array that recording its calls anew costs at most, where it is cut down.
+"""Steps of the array that recording its calls anew costs at most.
 
 It is not measured: how wide an array is decides how it rounds, and all runs on a machine are to give the same bits."""
+
+AT_ONCE = 2.5
+"""So many times as many where all members run at once: steps are short, and take nearly as long with fewer members."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,15 @@ class Rebuilt:
     step: ArrayStep
 
 
-def keeps(run: Progress, members: int, left: int) -> bool:
-    """Whether places that nobody takes stay in the array: to cut it down, its steps are recorded anew.
-
-    Args:
-        members: that go on.
-        left: epochs that one of them still trains, at most.
-    """
-    s, places, length = run.settings, len(run.step), run.length or 0
-    if not members or s.deterministic or s.strategy != "measured":  # as wide as a run that is interrupted
-        return bool(members) and s.deterministic
-    return members >= ALPHA * places or (places - members) * left * length < RECORDING_STEPS * places
+def cut_down(run: Progress) -> None:
+    """Let places go that nobody takes, if what that saves is worth recording the steps anew."""
+    s, step, members = run.settings, run.step, len(run.members.ids)
+    if members and s.strategy == "measured" and isinstance(step, ArrayStep):  # else as wide as one that is interrupted
+        steps = max(map(run.left, run.members.active)) * (run.length or 0)
+        worth = RECORDING_STEPS * (1.0 if step.array.block_size < len(step) else AT_ONCE)
+        if members >= ALPHA * len(step) or (len(step) - members) * steps < worth * len(step):
+            return
+    run.settle()
 
 
 def built(run: Progress, arrivals: Arrivals) -> Rebuilt:
@@ -88,8 +89,8 @@ def built(run: Progress, arrivals: Arrivals) -> Rebuilt:
     """
     places = _places(run, arrivals.joiner)
     group = arrivals.joiner.group([variant for variant in places if variant is not None])
-    full = None not in places or keeps(run, len(group.ids), run.trainer.settings.epochs)
-    if len(places) == len(run.step) and full:
+    wide = run.settings.deterministic or run.settings.strategy == "measured"  # else as `cut_down` says
+    if len(places) == len(run.step) and (wide or None not in places):
         step = _filled(run, arrivals, group, places)
         if step is not None:
             return Rebuilt(replace(group, likes=run.group.likes), places, step)

@@ -79,13 +79,10 @@ def _turn(run: Progress) -> Generator[Event, None, PendingGroup | None]:
         with trainer.joined_by(joiner):
             yield ev.SlotsFreed(time.time(), run.group.index, len(run.members.ids), free)
             yield from _join(run, joiner, done if run.group is before else ())
-    if run.group is before:  # nobody has joined
-        left = max(map(run.left, run.members.active), default=0)
-        if not rebuild.keeps(run, len(run.members.ids), left):
-            run.settle()
-        if done:
-            kept = run.members.ids
-            rebuild.regroup(run, before.half(kept, before.index, before.reason) if kept else None, done)
+    rebuild.cut_down(run)
+    if run.group is before and done:  # nobody has joined
+        kept = run.members.ids
+        rebuild.regroup(run, before.half(kept, before.index, before.reason) if kept else None, done)
     for part, end in ends:
         end(next(group.index for group in trainer.arrays if set(group.ids) == part))
     if done or run.group is not before:

@@ -15,6 +15,7 @@ from hfta_nb.engine.array import MemberGenerators, fuse, per_member
 from hfta_nb.engine.array.access import fuse_preallocated, suits
 from hfta_nb.engine.array.execution_schedule import schedules_of
 from hfta_nb.engine.members.generators import seeded_state
+from hfta_nb.engine.replay.array_call import RESULTS
 from hfta_nb.errors import FusionError
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.training_axes import TRAINING_AXES
@@ -169,19 +170,25 @@ def test_nothing_is_recorded_anew_for_a_member_put_in_place() -> None:
 @pytest.mark.parametrize(
     ("metrics", "ready_after"), [({}, 1), ({"mean": Metric(lambda output, target: output.mean())}, 3)]
 )
-def test_an_array_put_together_anew_is_recorded_by_its_first_step(metrics: dict[str, Metric], ready_after: int) -> None:
+def test_an_array_put_together_anew_is_recorded_by_its_first_calls(
+    metrics: dict[str, Metric], ready_after: int
+) -> None:
     """Members wider than those before need another array; it computes the same, unless other scores are asked for."""
     step = fused("adam", [0, 1])
     trained(step, [0, 1], [0, 0], 2)
+    x, y = data(0, 2, 0)
+    for _ in range(3):
+        step.evaluate(x, y)
     fresh = fused("adam", [0, 7], [6, 9])
     fresh = ArrayStep(fresh.array, fresh.definition[0], F.cross_entropy, metrics, EPOCHS, Precision(), LENGTH)
     made = recomposed(fresh, [Origin(step, 0), None])
-    x, y = data(0, 2, 0)
-    ready = []
+    ready, validated = [], []
     for _ in range(3):
         made.train(per_member(torch.stack([x, x])), per_member(torch.stack([y, y])))
+        made.evaluate(x, y)
         ready.append(any(entry.ready for entry in made.array._calls.steps))
-    assert ready.index(True) + 1 == ready_after
+        validated.append(any(entry.ready for entry in made.array._calls.caches[RESULTS]))
+    assert ready.index(True) + 1 == validated.index(True) + 1 == ready_after
 
 
 def bare(number: int, width: int, activation: type[nn.Module]) -> nn.Module:

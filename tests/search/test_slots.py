@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -237,6 +238,41 @@ def test_places_that_nobody_takes_may_stay(tmp_path: Path, monkeypatch: pytest.M
         assert (widths == {6}) == (name == "kept")
         assert {"PRUNED", "COMPLETE"} == {m.state for m in made.history.members.values()}
         assert made.check(list(made.history.members))["equal"].all()
+
+
+@pytest.mark.parametrize(("members", "left", "block_size", "cut"), [
+    (4, 10, 8, False), (4, 60, 8, True), (4, 30, 2, True), (4, 10, 2, False), (7, 999, 2, False),
+])  # fmt: skip
+def test_an_array_of_which_all_members_run_at_once_keeps_its_places_longer(
+    members: int, left: int, block_size: int, cut: bool
+) -> None:
+    """Its steps take nearly as long with fewer members; what recording them anew costs does not shrink with them."""
+    step = MagicMock(spec=ArrayStep)
+    step.array, step.__len__.return_value = SimpleNamespace(block_size=block_size), 8
+    books = SimpleNamespace(ids=list(range(members)), active=list(range(members)))
+    cuts: list[int] = []
+    usual = SimpleNamespace(strategy="measured")
+    run: Any = SimpleNamespace(step=step, members=books, length=10, left=lambda _: left, settings=usual)
+    run.settle = lambda: cuts.append(members)
+    rebuild.cut_down(run)
+    assert bool(cuts) == cut
+
+
+def test_who_joins_takes_a_place_where_others_stay_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The array is cut down once nobody comes, not built anew for the few that do."""
+    monkeypatch.setattr(rebuild, "RECORDING_STEPS", 0.0)
+    fresh: list[bool] = []
+    rebuilt = rebuild.rebuild
+    monkeypatch.setattr(
+        rebuild, "rebuild", lambda run, *a: (fresh.append(a[-1].step is not run.step), rebuilt(run, *a))[1]
+    )
+    given: dict[str, Any] = {"sampler": "random", "pruner": "asha", "seed": 8, "batch_size": 32, "device": "cpu"}
+    space = {"lr": LR, "width": [8]}
+    made = hfta.Study("mlp", space, "iris", epochs=3, trials=8, slots=6, directory=tmp_path, dtype="float64", **given)
+    list(made.run())
+    assert fresh
+    assert not any(fresh)
+    assert made.check(list(made.history.members))["equal"].all()
 
 
 @pytest.mark.parametrize(("trials", "own"), [(5, {True}), (3, {False})])

@@ -78,6 +78,8 @@ class Attributes:
     def select(self, indices: Sequence[int]) -> Self:
         """Copies of the attributes of these members."""
         other = type(self)(len(indices))
+        if not self.values:  # in each step of most arrays
+            return other
         rows = [self.copies({place: v[i] for place, v in self.values.items()}) for i in indices]
         other.values = {place: [row[place] for row in rows] for place in self.values}
         return other

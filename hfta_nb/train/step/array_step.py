@@ -91,8 +91,8 @@ class ArrayStep(TunedStep):
         self.done = 0  # updates of the step under way: one that ran out of memory goes on with the next
         self.last: Scores = {}  # of each phase, its latest loss
         self.due: Sequence[int] | None = None  # members whose lr schedules go on; all without
-        self._metrics, self._alone = metrics, metrics_alone(metrics, held_out=True)
-        self._held_out = scorer(objective, metrics, held_out=True) if callable(objective) else None
+        self._metrics, self.alone = metrics, metrics_alone(metrics, held_out=True)
+        self.held_out = scorer(objective, metrics, held_out=True) if callable(objective) else None
         self.graph = graph_of(array, self.tensors)
         self.fast_path: FastPath | None = None
         self.tuning = None
@@ -320,14 +320,14 @@ class ArrayStep(TunedStep):
     def _evaluated(self, x: Any, y: Any) -> Scores:
         array, apart = self.devices or self.array, functions_of(self.array).validating(self._lasting())
         with self.precision.products(), self.precision.autocast(), apart:
-            if self._held_out is not None:
-                losses, scores = array.evaluate(self._held_out, x, y)
+            if self.held_out is not None:
+                losses, scores = array.evaluate(self.held_out, x, y)
                 return {"loss": whole(losses), **scores}
             found: Scores = {}
             leading = [update for update in self.updates if not update.follows]
             for update, phase in zip(leading, self.phases, strict=True):
                 found[phase.score] = whole(array.evaluate(update.score, in_phase(x, phase), y)[0])
-            metrics = array.evaluate(self._alone, x, y) if self._metrics else {}
+            metrics = array.evaluate(self.alone, x, y) if self._metrics else {}
         return {**summed(found), **metrics}
 
     def scales(self) -> Tensor | None:

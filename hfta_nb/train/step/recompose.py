@@ -73,6 +73,7 @@ def _know_calls(fresh: ArrayStep, old: ArrayStep) -> None:
     if objective == known and next(functions) == next(functions):
         for update, other in zip(fresh.updates, old.updates, strict=True):
             update.score = other.score
+        fresh.held_out, fresh.alone = old.held_out, old.alone
         know_calls(fresh.array, old.array)
 
 
