@@ -125,7 +125,7 @@ def test_rare_fields_are_folded_and_their_line_says_what_is_not_usual(make: Make
     bench.planned()
     assert advanced.head.unfolded, "a field that is wrong is to be seen"
     assert make(dtype="float64").define.advanced.head.summary == "dtype float64, the rest as usual"
-    rare = {w.description for w in bench.define.advanced.body.children[0].children}
+    rare = {w.description for w in bench.define.advanced.children[1].children[0].children}
     assert {"dtype", "padding", "members per array", "checkpointing", "compile"} <= rare
 
 
