@@ -14,6 +14,7 @@ from hfta_nb.errors.plain_text import encodes
 from hfta_nb.records import events as ev
 from hfta_nb.records.history import History
 from hfta_nb.records.store import Store
+from hfta_nb.records.store.journal import record
 
 USUAL_FOLDER = "hfta_runs"
 """Where studies keep their runs, unless they are given a directory."""
@@ -25,9 +26,12 @@ COLUMNS = ("run", "state", "family", "data", "members", "epochs", "monitor", "be
            "tags", "note", "directory")  # fmt: skip
 
 Row = dict[str, Any]
-"""A run's values of `COLUMNS`."""
+"""A run's values of `COLUMNS`, and the ``direction`` of its monitor."""
 
 _LABEL = "label"  # the kind of facts of a run's tags and note
+
+_TELLING = ("RunStarted", "RunChanged", "MemberEdited")
+"""Events that a run's row is made of, beside `MemberImproved`."""
 
 _known: dict[Path, tuple[float, Row | None]] = {}
 """By directory, when it was written to and its row: runs that have ended are read once."""
@@ -42,9 +46,28 @@ def history_of(store: Store) -> History:
     for event, _ in store.events():
         if history.run is not None or isinstance(event, ev.RunStarted):  # else the first event is damaged
             history.add(event)
+    return _interrupted(store, history)
+
+
+def _interrupted(store: Store, history: History) -> History:
     if history.state in (ev.RUNNING, ev.PAUSED) and store.running is False:
         history.interrupt()
     return history
+
+
+def _outline_of(store: Store) -> History:
+    """As `history_of`, without curves and what else a line doesn't say: several times as fast."""
+    history = History()
+    for row in store.rows():
+        body = row.body or {}
+        telling = row.kind in _TELLING or body.get("state") == ev.DELETED
+        event = (record(row) if telling else None) or ev.Event(float(body.get("time_s", 0.0)))
+        if history.run is not None or isinstance(event, ev.RunStarted):
+            history.add(event)
+        if row.kind == "MemberImproved" and body["variant"] in history.members:
+            member = history.members[body["variant"]]
+            member.best_epoch, member.best_value = int(body["epoch"]), float(body["value"])
+    return _interrupted(store, history)
 
 
 def label_of(store: Store) -> tuple[list[str], str]:
@@ -70,7 +93,7 @@ def row_of(store: Store) -> Row | None:
     if place in _known and _known[place][0] == written_s and not store.running:
         return _known[place][1]
     try:
-        history = history_of(store)
+        history = _outline_of(store)
         row = _row(store, history) if history.run is not None or not store.has_events else _damaged(store)
         ended = row is None or row["state"] in ev.FINAL_STATES
     except _DAMAGE:
@@ -87,9 +110,10 @@ def _row(store: Store, history: History) -> Row | None:
     if run is None:
         return None
     axes = ", ".join(name for name, values in run.axes.items() if len(values) > 1)
-    best = None if leader is None else leader.at_best(run.monitor)
+    best = None if leader is None or math.isnan(leader.best_value) else leader.best_value
     found = {"state": history.state, "family": run.family, "data": run.data, "members": len(history.members)}
-    found |= {"epochs": run.epochs, "monitor": run.monitor, "best": best, "took_s": history.took_s, "axes": axes}
+    found |= {"epochs": run.epochs, "monitor": run.monitor, "best": best, "direction": run.direction}
+    found |= {"took_s": history.took_s, "axes": axes}
     return _complete(store, found, history.begin_s)
 
 

@@ -113,7 +113,9 @@ def compare(runs: Sequence[str | Path]) -> pandas.DataFrame:
     names = dict.fromkeys(name for column in columns.values() for name in column)
     best = [name for name in names if name.startswith("best ")]
     kept = best + [name for name in names if name not in best and _differs(name, list(columns.values()))]
-    cells = {run: [column.get(name, DEFAULT) for name in kept] for run, column in columns.items()}
+    cells = {
+        run: [column.get(name, "-" if name in best else DEFAULT) for name in kept] for run, column in columns.items()
+    }
     return pandas.DataFrame(cells, index=pandas.Index(kept, name="setting"), dtype=object)
 
 

@@ -26,6 +26,7 @@ from hfta_nb.ui.planner import Planner
 from hfta_nb.ui.refresh import clear, refresh, sections_of
 from hfta_nb.ui.reopen import loaded, restore
 from hfta_nb.ui.results import Results
+from hfta_nb.ui.run_list import RunList
 from hfta_nb.ui.run_phase import AT_REST, ENDED, why_not
 from hfta_nb.ui.saved_run import arguments_of
 from hfta_nb.ui.session import Session
@@ -53,7 +54,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             others have a field, and the rest, such as ``optimizer="sgd"``, is shown; of its `run`: workers, address.
 
     Attributes:
-        define, plan_view, train_view, live, leaderboard: the parts on the screen.
+        define, plan_view, train_view, live, leaderboard, runs: the parts on the screen.
         taken: the last module from `take`.
 
     Raises:
@@ -79,10 +80,12 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._persistence = Persistence(self, self._later)
         self._waiting = False
         self.taken: Any = None
+        self.runs = RunList(self, self._later)
         where = executors.Where.of(executor, options.pop("workers", None), options.pop("address", None), detach)
         super().__init__(self._made(where, {"family": family, "data": data, "grid": grid, **options}))
         self.add_class("hfta-workbench")
         self._plan()
+        self.runs.look()
 
     def _made(self, where: executors.Where, given: Mapping[str, Any]) -> list[Any]:
         """The parts on the screen, for what is given."""
@@ -105,7 +108,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         # Linked in the front end, so that rows and curves agree while the kernel is busy.
         self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
         self.live.observe(lambda _: self.refresh(), "color_by")
-        return [self.bar, self.offer, *self.sections.values()]
+        return [self.bar, self.offer, *self.sections.values(), self.runs.section]
 
     # What it is.
 
@@ -282,10 +285,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
         Raises:
             StoreError: there is no run, or it is damaged.
-            StudyError: a run is in progress in this Workbench.
+            StudyError: a run is in progress in this Workbench, and would end with it, or a cell waits for it.
             FamilyError: its family is not known.
         """
-        restore(self, path)
+        restore(self, path, leave=self.bar.goes_on and not self._waiting)
 
     def remake(self, study: Study) -> None:
         """Lay everything out again for the run of a study that was read from disk."""
@@ -298,6 +301,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def close(self) -> None:
         """Close the Workbench. A run in progress continues; stop it first if it should not."""
         self._release()
+        self.runs.close()
         super().close()
 
     # Planning.
@@ -335,6 +339,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def run_began(self, event: ev.RunStarted) -> None:
         self.bar.device = f"{event.device} {event.device_name}".strip()
         self._persistence.announce(event.directory)
+        self._later.soon(self.runs.look)
 
     def starting(self, what: str) -> None:
         self.say(f"starting: {what}", "busy")
@@ -347,6 +352,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint, what)
 
     def ended(self) -> None:
+        self._later.soon(self.runs.refresh)
         if not self._waiting:
             self._later.soon(self._persistence.keep)
 
@@ -380,7 +386,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         for part in ("_session", "define", "live", "plan_view"):
             if part in self.__dict__:
                 self.__dict__[part].close()
-        for child in self.children:
+        for child in self.children[:-1]:  # the list of runs stays for the next one
             child.close()
 
     def say(self, text: str, level: str) -> None:
