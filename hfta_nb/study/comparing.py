@@ -85,7 +85,7 @@ def compare(runs: Sequence[str | Path]) -> pandas.DataFrame:
     """Compare runs: the best of each, and the settings in which they differ.
 
     Args:
-        runs: their directories, such as ``hfta_nb.runs().directory[:3]``.
+        runs: their directories, such as the first of ``list(hfta_nb.runs().directory)``.
 
     Returns:
         A column per run, by its name. The first rows are of its best member: the monitored metric, the epoch, and the
@@ -98,12 +98,13 @@ def compare(runs: Sequence[str | Path]) -> pandas.DataFrame:
 
     Example:
         >>> import tempfile
+        >>> import hfta_nb as hfta
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for lr in (1e-3, 1e-2):
-        ...         study = Study("mlp", {"lr": [lr]}, "iris", epochs=1, directory=f"{folder}/{lr}")
+        ...         study = hfta.Study("mlp", {"lr": [lr]}, "iris", epochs=1, directory=f"{folder}/{lr}")
         ...         for _ in study.run():
         ...             pass
-        ...     list(compare([f"{folder}/0.001", f"{folder}/0.01"]).index)
+        ...     list(hfta.compare([f"{folder}/0.001", f"{folder}/0.01"]).index)
         ['best val_accuracy', 'best epoch', 'best lr', 'axis lr']
     """
     import pandas

@@ -109,10 +109,11 @@ def annotate(run: str | Path, tags: Sequence[str] | None = None, note: str | Non
 
     Example:
         >>> import tempfile
+        >>> import hfta_nb as hfta
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     study = Study("mlp", {"lr": [1e-3]}, "iris", directory=f"{folder}/first")
-        ...     _ = study.save()
-        ...     annotate(study.directory, tags=["baseline"], note="before augmentation")
+        ...     study = hfta.Study("mlp", {"lr": [1e-3]}, "iris", directory=f"{folder}/first")
+        ...     _ = study.save(study.directory)
+        ...     hfta.annotate(study.directory, tags=["baseline"], note="before augmentation")
     """
     store = Store(run)
     known_tags, known_note = label_of(store)

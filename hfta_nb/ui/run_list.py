@@ -49,7 +49,7 @@ class RunList(ipywidgets.VBox):  # type: ignore[misc]
         self._later = later
         self._rows: dict[str, Row] = {}
         self._left: list[Any] = []
-        self._pass = 0
+        self._looked = False
         self._drawn_s = 0.0
         self._drawn: list[str] = []
         self.table = RunTable(self._requested)
@@ -88,7 +88,7 @@ class RunList(ipywidgets.VBox):  # type: ignore[misc]
 
     def look(self) -> None:
         """Say how many runs there are, without reading them; where they were read before, read what is new."""
-        if self._pass:
+        if self._looked:
             self.refresh()
             return
         found = self._stores()
@@ -98,11 +98,10 @@ class RunList(ipywidgets.VBox):  # type: ignore[misc]
 
     def refresh(self) -> None:
         """Read the folder, some runs at a time; runs that have ended and were read before are not read again."""
-        self._pass += 1
-        self._left = self._stores()
+        self._left, self._looked = self._stores(), True
         there = {str(store.directory) for store in self._left}
         self._rows = {place: row for place, row in self._rows.items() if place in there}
-        self._read(self._pass)
+        self._read(self._left)
 
     def _stores(self) -> list[Any]:
         try:
@@ -110,24 +109,24 @@ class RunList(ipywidgets.VBox):  # type: ignore[misc]
         except OSError:
             return []
 
-    def _read(self, number_of_pass: int) -> None:
-        if number_of_pass != self._pass:
-            return  # another one has begun meanwhile
+    def _read(self, left: list[Any]) -> None:
+        if left is not self._left:
+            return  # the folder is read again meanwhile
         until = time.monotonic() + SLICE_S
         with caught_warnings():
             warnings.simplefilter("ignore")  # the state of a damaged run says it
-            while self._left:
-                store = self._left.pop(0)
+            while left:
+                store = left.pop(0)
                 row = row_of(store)
                 self._rows.pop(str(store.directory), None)
                 if row is not None:
                     self._rows[row["directory"]] = row
                 if self._later.has_loop and time.monotonic() > until:
                     break
-        if not self._left or time.monotonic() - self._drawn_s > _DRAWN_EVERY_S:
+        if not left or time.monotonic() - self._drawn_s > _DRAWN_EVERY_S:
             self._draw()
-        if self._left:
-            self._later.after(REST_S, lambda: self._read(number_of_pass))
+        if left:
+            self._later.after(REST_S, lambda: self._read(left))
 
     def _draw(self) -> None:
         self._drawn_s = time.monotonic()
@@ -170,7 +169,7 @@ class RunList(ipywidgets.VBox):  # type: ignore[misc]
         except HftaError as error:
             self.say(error_words(error), bad=True)
         self._plot.layout.display = "" if self._drawn else "none"
-        if self._pass:
+        if self._looked:
             self._draw()
 
     def _label(self) -> None:
@@ -235,7 +234,7 @@ class RunList(ipywidgets.VBox):  # type: ignore[misc]
 
     def close(self) -> None:
         """Close the section as well."""
-        self._pass += 1  # what is being read is not wanted any more
+        self._left = []  # what is being read is not wanted any more
         super().close()
 
 

@@ -1,4 +1,4 @@
-"""The Workbench: Define, Plan, Train, Watch and Results as one widget."""
+"""The Workbench: Define, Plan, Train, Watch, Results and Runs as one widget."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def runs_are_compared_and_opened(screen: Screen) -> None:
     expect(screen.button(f"shown {last}")).to_be_disabled()
     for row in (0, 1):
         rows.nth(row).click()
-    expect(runs.locator("canvas")).to_have_attribute("aria-label", re.compile("Curves of accuracy"))
+    expect(runs.locator("canvas[data-panel=curves]")).to_have_attribute("aria-label", re.compile("Curves of accuracy"))
     expect(runs.locator(".hfta-scale .hfta-step")).to_have_count(2)
     expect(runs.locator(".hfta-runs-compare tr").filter(has_text="epochs")).to_contain_text("300")
     screen.type("tags", "baseline, paper")
