@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from hfta_nb.records.events import Control
     from hfta_nb.search import PBT, Halving, uniform
     from hfta_nb.search.grid import Grid, integers, linspace, logspace, seeds
-    from hfta_nb.study import Result, Study, callbacks, runs
+    from hfta_nb.study import Result, Study, annotate, callbacks, compare, delete_run, overlay, runs
     from hfta_nb.workers import distributed, fleet, pools
 
 _WHERE = {
     **dict.fromkeys(("FusedArray", "fuse", "join", "member", "per_member", "why_not"), "hfta_nb.engine.array"),
     **dict.fromkeys(("families", "family"), "hfta_nb.models.model_zoo"),
     **dict.fromkeys(("Grid", "integers", "linspace", "logspace", "seeds"), "hfta_nb.search.grid"),
-    **dict.fromkeys(("Result", "Study", "runs"), "hfta_nb.study"),
+    **dict.fromkeys(("Result", "Study", "annotate", "compare", "delete_run", "overlay", "runs"), "hfta_nb.study"),
     "Control": "hfta_nb.records.events",
     "Data": "hfta_nb.data",
     "Family": "hfta_nb.models.recipes",
@@ -84,8 +84,11 @@ __all__ = [
     "Phase",
     "Result",
     "Study",
+    "annotate",
     "callbacks",
+    "compare",
     "data",
+    "delete_run",
     "distributed",
     "events",
     "families",
@@ -99,6 +102,7 @@ __all__ = [
     "losses",
     "member",
     "optim",
+    "overlay",
     "per_member",
     "pools",
     "runs",

@@ -98,12 +98,13 @@ def leaderboard(history: History, out: Console) -> None:
 @printing()
 def runs(rows: Sequence[Mapping[str, Any]], out: Console) -> None:
     """The runs of a folder, as `hfta_nb.runs` has them."""
-    table = _table("run", "state", "members", "epochs", "monitor", "best", "started", "took", "of")
+    table = _table("run", "state", "members", "epochs", "monitor", "best", "started", "took", "of", "tags", "note")
     for row in rows:
         best = show.NOTHING if row["best"] is None else show.metric(row["best"])
         of = f"{row['family']} on {row['data']}" + (f" ({row['axes']})" if row["axes"] else "")
+        label = show.clean(row["tags"]), show.clean(row["note"])
         run, members, epochs, monitor = (show.clean(str(row[name])) for name in ("run", "members", "epochs", "monitor"))
-        rest = members, epochs, monitor, best, f"{row['started']}", show.duration(row["took_s"]), show.clean(of)
+        rest = members, epochs, monitor, best, f"{row['started']}", show.duration(row["took_s"]), show.clean(of), *label
         table.add_row(run, Text(row["state"], STYLES.get(row["state"], "")), *rest)
     out.print(table if rows else "no runs")
 

@@ -12,6 +12,7 @@ from hfta_nb.figures.canvas import plain
 from hfta_nb.figures.limits import extent
 from hfta_nb.records import events as ev
 from hfta_nb.records.history import Curve, History, Member
+from hfta_nb.search.grid import show
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +61,11 @@ def draw_curves(
     for member, line in zip(members, lines, strict=True):
         if _ended(member):
             _mark_end(axes, line)
+    if scheme.axis is not None and not scheme.axis.sequential and len(scheme.axis.values) <= colors.MAX_LEGEND:
+        values = [member.config.get(scheme.axis.name) for member in members]
+        named = {plain(show(value)): line for value, line in zip(values, lines, strict=True)}
+        legend(axes, [(line, name) for name, line in named.items()], room)
+        return
     if scheme.axis is not None:
         color_bar(axes, scheme.axis)
     if 0 < len(members) <= colors.MAX_LEGEND:

@@ -15,12 +15,16 @@ from hfta_nb.ui.saved_run import as_interrupted
 from hfta_nb.ui.workbench_protocol import Bench
 
 
+def folder_of(definition: FormValues) -> Path:
+    """The folder of new runs."""
+    directory = definition.options.get("directory")
+    return Path(USUAL_FOLDER).absolute() if directory is None else Path(directory).absolute().parent
+
+
 def latest(definition: FormValues) -> SavedRun | None:
     """The latest saved run of the defined family and data, in the folder of new runs."""
-    directory = definition.options.get("directory")
-    folder = Path(USUAL_FOLDER) if directory is None else Path(directory).absolute().parent
     name = definition.data if isinstance(definition.data, str) else definition.data.name
-    runs = (run for run in saved_runs(folder) if (run.family, run.data) == (definition.family, name))
+    runs = (run for run in saved_runs(folder_of(definition)) if (run.family, run.data) == (definition.family, name))
     return next(runs, None)
 
 
@@ -45,9 +49,9 @@ def loaded(path: str | Path, family: Any = None, data: Any = None) -> Study:
         raise StoreError(error.what, where=error.where, remedy=f"give it again: {call}, data=...)") from error
 
 
-def restore(bench: Bench, path: str | Path) -> None:
-    """See `Workbench.restore`."""
-    if bench.state not in AT_REST:
+def restore(bench: Bench, path: str | Path, leave: bool) -> None:
+    """See `Workbench.restore`; `leave`: a run in progress goes on without this Workbench."""
+    if bench.state not in AT_REST and not leave:
         raise StudyError("a run is in progress", where="Workbench", remedy="stop it first")
     own: dict[str, Any] = {}
     offered = bench.offer.run

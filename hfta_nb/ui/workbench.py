@@ -1,4 +1,4 @@
-"""The Workbench: Define, Plan, Train, Watch and Results as one widget."""
+"""The Workbench: Define, Plan, Train, Watch, Results and Runs as one widget."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from hfta_nb.ui.planner import Planner
 from hfta_nb.ui.refresh import clear, refresh, sections_of
 from hfta_nb.ui.reopen import loaded, restore
 from hfta_nb.ui.results import Results
+from hfta_nb.ui.run_list import RunList
 from hfta_nb.ui.run_phase import AT_REST, ENDED, RunPhase, why_not
 from hfta_nb.ui.saved_run import arguments_of, columns_of
 from hfta_nb.ui.session import Session
@@ -54,7 +55,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             others have a field, and the rest, such as ``optimizer="sgd"``, is shown; of its `run`: workers, address.
 
     Attributes:
-        define, plan_view, train_view, live, leaderboard: the parts on the screen.
+        define, plan_view, train_view, live, leaderboard, runs: the parts on the screen.
         taken: the last module from `take`.
 
     Raises:
@@ -80,10 +81,12 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._persistence = Persistence(self, self._later)
         self._waiting = False
         self.taken: Any = None
+        self.runs = RunList(self, self._later)
         where = executors.Where.of(executor, options.pop("workers", None), options.pop("address", None), detach)
         super().__init__(self._made(where, {"family": family, "data": data, "grid": grid, **options}))
         self.add_class("hfta-workbench")
         self._plan()
+        self.runs.look()
 
     def _made(self, where: executors.Where, given: Mapping[str, Any]) -> list[Any]:
         """The parts on the screen, for what is given."""
@@ -108,7 +111,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
         self.live.observe(lambda _: self.refresh(), "color_by")
         self.leaderboard.observe(lambda _: self._persistence.arranged(), "arranged")
-        return [self.bar, self.offer, *self.sections.values()]
+        return [self.bar, self.offer, *self.sections.values(), self.runs.section]
 
     # What it is.
 
@@ -284,10 +287,10 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
         Raises:
             StoreError: there is no run, or it is damaged.
-            StudyError: a run is in progress in this Workbench.
+            StudyError: a run is in progress in this Workbench, and would end with it, or a cell waits for it.
             FamilyError: its family is not known.
         """
-        restore(self, path)
+        restore(self, path, leave=self.bar.goes_on and not self._waiting)
 
     def remake(self, study: Study) -> None:
         """Lay everything out again for the run of a study that was read from disk."""
@@ -300,6 +303,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
     def close(self) -> None:
         """Close the Workbench. A run in progress continues; stop it first if it should not."""
         self._release()
+        self.runs.close()
         super().close()
 
     # Planning.
@@ -342,6 +346,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.bar.device = f"{event.device} {event.device_name}".strip()
         self._persistence.announce(event.directory)
         self._persistence.arranged()
+        self._later.soon(self.runs.look)
 
     def starting(self, what: str) -> None:
         self.say(f"starting: {what}", "busy")
@@ -355,6 +360,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
 
     def ended(self) -> None:
         self._later.soon(lambda: self.results.figures.follow(at_once=True))
+        self._later.soon(self.runs.refresh)
         if not self._waiting:
             self._later.soon(self._persistence.keep)
 
@@ -392,7 +398,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         for part in ("_session", "define", "live", "plan_view"):
             if part in self.__dict__:
                 self.__dict__[part].close()
-        for child in self.children:
+        for child in self.children[:-1]:  # the list of runs stays for the next one
             child.close()
 
     def say(self, text: str, level: str) -> None:

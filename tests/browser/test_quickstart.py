@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def test_from_run_all_to_a_model_taken_home(screen: Screen) -> None:
     exports(screen)
     taken_home(screen)
     saved_notebook_shows_it(screen)
+    runs_are_compared_and_opened(screen)
     assert screen.notebook.faults() == []
 
 
@@ -170,6 +172,38 @@ def exports(screen: Screen) -> None:
     with Image.open(download(screen, "curves.png")) as image:
         assert image.width > 600
         assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10
+
+
+def runs_are_compared_and_opened(screen: Screen) -> None:
+    """The two runs stand in a list: drawn over each other, tagged, one of them deleted, the other one shown."""
+    last, runs = str(screen.ask("wb.study.directory.name")), screen.section("Runs")
+    expect(runs.locator(".hfta-summary").first).to_contain_text("2 runs, best val accuracy 0.9")
+    runs.locator(".hfta-fold").first.click()
+    rows = runs.locator(".hfta-runs-table tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text(last)
+    expect(rows.nth(0)).to_contain_text("STOPPED")
+    expect(screen.button(f"shown {last}")).to_be_disabled()
+    for row in (0, 1):
+        rows.nth(row).click()
+    expect(runs.locator("canvas[data-panel=curves]")).to_have_attribute("aria-label", re.compile("Curves of accuracy"))
+    expect(runs.locator(".hfta-scale .hfta-step")).to_have_count(2)
+    expect(runs.locator(".hfta-runs-compare tr").filter(has_text="epochs")).to_contain_text("300")
+    screen.type("tags", "baseline, paper")
+    expect(rows.locator("td[data-key='tags']")).to_have_text(["baseline, paper"] * 2)
+    screen.picture("quickstart-runs-light")
+    screen.field("filter runs").fill("stopped")
+    expect(rows).to_have_count(1)
+    screen.field("filter runs").fill("")
+    rows.nth(1).locator("button").click()
+    screen.wait_state("finished")
+    assert screen.ask("wb.study.directory.name") != last
+    rows.nth(1).click()  # no longer chosen
+    screen.button("Delete").click()
+    screen.button("Delete from disk").click()
+    expect(rows).to_have_count(1)
+    expect(runs.locator(".hfta-note")).to_have_text("deleted 1 run")
+    assert screen.ask(f"(wb.study.directory.parent / {last!r}).exists()") is False
 
 
 def download(screen: Screen, name: str) -> Path:

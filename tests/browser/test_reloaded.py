@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -67,6 +68,11 @@ def test_a_run_goes_on_when_its_kernel_restarts_and_is_steered_again(notebook: N
     offer = "There is a run in progress of mlp on digits: 4 variants"
     expect(again.root.locator(".hfta-offer")).to_contain_text(offer, timeout=30_000)
     again.picture("reloaded-offered")
+    again.section("Runs").locator(".hfta-fold").first.click()
+    again.button(f"Reattach {Path(directory).name}").click()
+    again.wait_state("running")
+    expect(again.curves).to_have_attribute("aria-label", re.compile("for 4 members"))
     back.button("Stop").click()
     back.wait_state("stopped")
+    again.wait_state("stopped")
     notebook.screenshot("reloaded-stopped")

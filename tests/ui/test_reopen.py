@@ -143,7 +143,7 @@ def test_reattach_brings_the_run_back_in_place(folder: Path, make: Make) -> None
     assert bench.offer.layout.display == "none"
     assert bench.define is not before
     assert bench.define in bench.sections["Define"].children[1].children
-    assert list(bench.children) == [bench.bar, bench.offer, *bench.sections.values()]
+    assert list(bench.children) == [bench.bar, bench.offer, *bench.sections.values(), bench.runs.section]
     assert bench.define.definition().axes == {"lr": (1e-3, 1e-2), "width": (4,)}
     assert bench.study.directory == folder / "first"
     assert len(bench.leaderboard.table["rows"]) == 2
@@ -154,7 +154,7 @@ def test_reattach_brings_the_run_back_in_place(folder: Path, make: Make) -> None
 
 
 def test_what_can_not_be_brought_back_is_said(folder: Path, make: Make, runs: Runs) -> None:
-    bench = make(data="iris")
+    bench = make(data="iris", detach=False)
     shutil.rmtree(folder / "first")
     bench.offer.button.click()
     assert "no saved run here" in bench.bar.status

@@ -13,9 +13,11 @@
 | `trees` | trees of tensors and plain data, taken apart and put together |
 | `locks` | who runs a study |
 | `run_copy` | a copy of all that can be read |
+| `removal` | deletes a run |
 """
 
+from hfta_nb.records.store.removal import remove
 from hfta_nb.records.store.store import Store
 from hfta_nb.records.store.tensor_files import is_full
 
-__all__ = ["Store", "is_full"]
+__all__ = ["Store", "is_full", "remove"]
