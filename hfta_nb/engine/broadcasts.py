@@ -51,7 +51,7 @@ def called(function: Callable[..., Any], output: Any, target: Any, name: str = "
     Raises:
         BroadcastError: there is one.
     """
-    leaves = [[tree] if type(tree) is Tensor else flatten(tree)[0] for tree in (output, target)]
+    leaves = [flatten(tree)[0] for tree in (output, target)]
     with torch._C.DisableTorchFunction():
         handed = [[(v, v.shape) for v in part if isinstance(v, Tensor) and v.ndim] for part in leaves]
     shapes = _pattern([[shape for _, shape in part] for part in handed])

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,27 +19,24 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from hfta_nb.engine.eager.attributes import MISSING
 from hfta_nb.engine.eager.fingerprint import fingerprint
-from hfta_nb.engine.eager.function_values import (
-    FunctionValues,
-    Version,
-    contents_of,
-    is_replaced,
-    position,
-    put_back,
-    same,
-)
+from hfta_nb.engine.eager.function_values import FunctionValues, Version, is_replaced, memo_of, position, put_back, same
 from hfta_nb.engine.eager.holders import GONE, Holder
 from hfta_nb.engine.eager.joined_values import joined
+from hfta_nb.engine.eager.mutable_values import copy_value, is_mutable
 from hfta_nb.engine.eager.reach import Reach
 from hfta_nb.engine.eager.shared_memory import Key, Watched, overlapping, parts, view_error
 from hfta_nb.engine.eager.shown_attributes import divided, together
-from hfta_nb.engine.eager.still import Place, Start, Stills, values_of
 from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.tree import flatten
 from hfta_nb.engine.rules.rule_mode import Context, Disagreement
 from hfta_nb.errors import FusionError
 
+Place = tuple[Holder, Any]
+"""A holder, and the name of a value in it."""
+
+_MOST_BYTES = 2**26
+"""Larger tensors are not copied before each call; that a function changes one in place is an error."""
 _MOST_PLACES = 256
 """With more places than this, those of functions that nobody has any more are dropped."""
 
@@ -65,7 +62,6 @@ class FunctionStates:
         self._model: nn.Module | None = None
         self._altered: set[Place] = set()
         self._now: list[Holder] = []
-        self._stills = Stills()
         self.writes = self.in_backward = False
         self._copies: tuple[Watched, list[tuple[str, Any, int]]] = Watched({}), []
         self._stuck: list[tuple[Any, str, Any]] = []
@@ -81,12 +77,10 @@ class FunctionStates:
             yield
             return
         self.called, self._model, self._altered = functions, model, set()
-        # Where nothing is kept or shown per member, what an earlier call has found may hold.
-        quiet = not (self.shows or self.values.values or self._seen or self._views or model)
-        reach = (self._stills.known(functions) if quiet else None) or self._reached(functions)
+        reach = self._reached(functions)
         self._now, self.writes, self.in_backward = reach.holders, reach.writes, reach.in_backward
         self._stuck = [(v, label, position(v)) for v, label in reach.stuck]
-        for holder in self._now if self._seen else ():
+        for holder in self._now:
             self._take_written(holder)
         if len(self.values.values) > _MOST_PLACES:
             self._forget()
@@ -95,10 +89,8 @@ class FunctionStates:
         finally:
             if self.values.values and self.shows:
                 self._settle()
-            for holder in self._now if self.values.values else ():
+            for holder in self._now:
                 self._show(holder)
-            if quiet:
-                self._stills.end(functions, reach)
             self.called, self._now, self._stuck, self._model, self._copies = (), [], [], None, (Watched({}), [])
             self.writes = self.in_backward = False
 
@@ -203,48 +195,37 @@ class FunctionStates:
         Raises:
             FusionError: something has changed that can't be kept per member.
         """
-        start = self._stills.begin(given) or self._begin(given)
-        try:
-            yield
-        finally:
-            written = [] if self._stills.unchanged(start) else self._end(start, given, changes)
-        self._check(start.contents)
-        if written:
-            raise view_error("a function that is called for each member", ", ".join(written))
-
-    def _begin(self, given: Mapping[Place, Any]) -> Start:
-        """Note what there is before a call, and set values."""
         before = values_of(self._now)
-        contents = contents_of(before, given, self.writes)
+        contents = self.contents(before, given)
         # The originals may be part of a graph, and are what other members begin with.
         work = {place: content for place, content in contents.items() if is_replaced(content)}
         for (holder, name), value in {**work, **given}.items():
             holder.put(name, value)
-        now = values_of(self._now) if work or given else before
-        return Start(before, contents, work, now, self._views | overlapping(parts(before)), Watched(parts(now)))
-
-    @_disable_current_modes()  # what is compared here is no part of a recorded call
-    def _end(self, start: Start, given: Mapping[Place, Any], changes: dict[Place, Any]) -> list[str]:
-        """Note what a call has changed, and put back what there was. Returns where it has written into views."""
-        before, contents, work, old, views, watched = start
-        written = self._after_call(watched, views)
-        self._note_copies({**work, **given})
-        changed, now = dict[Place, Any](), values_of(self._now)
-        for place in {**now, **old}:
-            value, content = now.get(place, GONE), before[place] if place in work else contents.get(place)
-            if place in given or not same(value, old.get(place, GONE), place in contents, content):
-                changed[place] = value
-        into = {place for place, _ in watched.written(watched.values)}
-        kept = {p for p, v in changed.items() if isinstance(v, Tensor) and v is given.get(p) and p not in into}
-        self._altered |= changed.keys() - kept
-        changes.update(self.values.copies(changed))
-        for place in {**changed, **work}:
-            value = before.get(place, GONE)
-            if place in contents and place not in work:
-                value = put_back(value, contents[place])
-            place[0].put(place[1], value)
-        self._stills.note(None if changed or work or given or written else start)
-        return written
+        start = values_of(self._now) if work or given else before
+        views = self._views | overlapping(parts(before))
+        watched = Watched(parts(start))
+        try:
+            yield
+        finally:
+            with _disable_current_modes():  # what is compared here is no part of a recorded call
+                written = self._after_call(watched, views)
+                self._note_copies({**work, **given})
+                changed, now = dict[Place, Any](), values_of(self._now)
+                for place in {**now, **start}:
+                    value, content = now.get(place, GONE), before[place] if place in work else contents.get(place)
+                    if place in given or not same(value, start.get(place, GONE), place in contents, content):
+                        changed[place] = value
+                into = {place for place, _ in watched.written(watched.values)}
+                kept = {p for p, v in changed.items() if isinstance(v, Tensor) and v is given.get(p) and p not in into}
+                self._altered |= changed.keys() - kept
+                changes.update(self.values.copies(changed))
+                for place in {**changed, **work}:
+                    if place in contents and place not in work:
+                        before[place] = put_back(before[place], contents[place])
+                    place[0].put(place[1], before.get(place, GONE))
+        self._check(contents)
+        if written:
+            raise view_error("a function that is called for each member", ", ".join(written))
 
     def _after_call(self, watched: Watched, views: set[Key]) -> list[str]:
         """Note the views that a call leaves. Returns which of all were written into."""
@@ -264,6 +245,20 @@ class FunctionStates:
         tensors, sizes = self._copies
         written = [h.path(name) for (h, name), _ in tensors.written(tensors.values)]
         return written + [label for label, value, size in sizes if len(value) != size]
+
+    def contents(self, values: Mapping[Place, Any], given: Mapping[Place, Any]) -> dict[Place, Any]:
+        """Copies of the values whose content may change; of tensors that no code seems to change, versions."""
+        found, memo = dict[Place, Any](), memo_of(values.values())
+        for place, value in values.items():
+            if place in given or not is_mutable(value):
+                continue
+            learned = isinstance(value, nn.Parameter) and value.requires_grad
+            if isinstance(value, Tensor) and (learned or not self.writes or value.nbytes > _MOST_BYTES):
+                found[place] = Version(value)
+            elif memo.get(id(value)) is not value:
+                with suppress(TypeError):
+                    found[place] = copy_value(value, memo)
+        return found
 
     def _check(self, contents: Mapping[Place, Any]) -> None:
         """Raise an error where something has changed that has no copy."""
@@ -397,3 +392,8 @@ class FunctionStates:
         self.values = values.copy()
         for holder in shown.values():
             self._show(holder)
+
+
+def values_of(holders: Iterable[Holder]) -> dict[Place, Any]:
+    """What holders hold now, by place."""
+    return {(holder, name): value for holder in holders for name, value in holder.values().items()}

@@ -7,25 +7,22 @@ import types
 from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from mmap import mmap
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from hfta_nb.engine.eager.attributes import EMPTY, Attributes
 from hfta_nb.engine.eager.holders import Owners, of_library
 from hfta_nb.engine.eager.joined_values import copies_of
-from hfta_nb.engine.eager.mutable_values import copy_value, is_mutable, restore_value
+from hfta_nb.engine.eager.mutable_values import restore_value
 from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.random_streams import STREAMS
 
-_MOST_COPIED = 2**26
-"""Larger tensors are not copied before each call; that a function changes one in place is an error."""
 _KINDS = (Tensor, np.ndarray, *STREAMS, list, dict, set, tuple, deque, bytearray, array)
 
 
@@ -63,27 +60,6 @@ def memo_of(values: Iterable[Any]) -> Owners:
         if not isinstance(inner, _KINDS) and of_library(type(inner)) and not hasattr(inner, "__next__"):
             memo[id(inner)] = inner
     return memo
-
-
-def contents_of(values: Mapping[Any, Any], given: Mapping[Any, Any], writes: bool) -> dict[Any, Any]:
-    """Copies of the values whose content may change, by place; of tensors that no code seems to change, versions.
-
-    Args:
-        values: by place.
-        given: places that are left out.
-        writes: some code seems to change tensors in place.
-    """
-    found, memo = dict[Any, Any](), memo_of(values.values())
-    for place, value in values.items():
-        if place in given or not is_mutable(value):
-            continue
-        learned = isinstance(value, nn.Parameter) and value.requires_grad
-        if isinstance(value, Tensor) and (learned or not writes or value.nbytes > _MOST_COPIED):
-            found[place] = Version(value)
-        elif memo.get(id(value)) is not value:
-            with suppress(TypeError):
-                found[place] = copy_value(value, memo)
-    return found
 
 
 def is_replaced(value: Any) -> bool:

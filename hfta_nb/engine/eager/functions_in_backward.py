@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.eager.function_states import FunctionStates
-from hfta_nb.engine.eager.function_values import contents_of, put_back, same
+from hfta_nb.engine.eager.function_states import FunctionStates, values_of
+from hfta_nb.engine.eager.function_values import put_back, same
 from hfta_nb.engine.eager.holders import GONE
-from hfta_nb.engine.eager.still import values_of
 from hfta_nb.engine.members.tree import flatten
 from hfta_nb.errors import FusionError
 
@@ -64,7 +63,7 @@ def follow(functions: FunctionStates, result: Any) -> None:
 
 def _watch(functions: FunctionStates, holders: Any) -> Callable[[], None]:
     values = values_of(holders)
-    contents = contents_of(values, {}, functions.writes)
+    contents = functions.contents(values, {})
 
     def check() -> None:
         changed, now = [], values_of(holders)

@@ -13,6 +13,7 @@ from hfta_nb.engine.comparison import nudge
 from hfta_nb.engine.eager.attributes import AttributeKey, AttributesBefore, tracked_attributes, values_of
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.differentiate import add_to_grad
+from hfta_nb.engine.eager.function_states import Place
 from hfta_nb.engine.eager.functions_in_backward import unchanged
 from hfta_nb.engine.eager.hooks_in_backward import unseen_by_hooks
 from hfta_nb.engine.eager.member_outcome import (
@@ -31,7 +32,6 @@ from hfta_nb.engine.eager.member_outcome import (
 )
 from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.eager.still import Place
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members import process_streams
 from hfta_nb.engine.rules.autocast import uncast

@@ -37,7 +37,6 @@ from hfta_nb.engine.eager.holders import (
     of_library,
     slots,
 )
-from hfta_nb.engine.eager.still import Read
 
 _MOST = 5000
 """A search ends after this many objects."""
@@ -85,7 +84,6 @@ class Reach:
         in_backward: True if some code seems to run in the backward: hooks, custom functions, checkpoints.
         tensors: by id, each with how a person reaches it.
         stuck: values that advance when they are used, and that can't be copied, with how a person reaches them.
-        read: what the search depends on beside the values of holders; see `Read`.
     """
 
     def __init__(self, functions: tuple[Any, ...], apart: nn.Module | None = None) -> None:
@@ -93,7 +91,6 @@ class Reach:
         self.writes = self.rebinds = self.in_backward = False
         self.tensors: dict[int, tuple[Tensor, str]] = {}
         self.stuck: list[tuple[Any, str]] = []
-        self.read = Read()
         self._seen: dict[int, Any] = {} if apart is None else {id(m): m for m in apart.modules()}
         self._names: set[str] = set()
         self._modules: list[types.ModuleType] = []
@@ -123,9 +120,7 @@ class Reach:
             for module in self._modules:  # by names that code met since mentions
                 names = {n for n in self._names if n in vars(module) and not isinstance(vars(module)[n], type)}
                 self._scope(vars(module), names, module.__name__)
-                self.read.of_names(vars(module), self._names)
             if len(self._waiting) == before:
-                self.read.all = self.read.all and not self._waiting
                 return
 
     def _visit(self, value: Any, label: str) -> None:
@@ -146,7 +141,6 @@ class Reach:
         elif isinstance(value, type):
             self._class(value)
         elif isinstance(value, types.MappingProxyType):
-            self.read.of_entries(value)
             self._waiting += [(v, label) for v in value.values()]
         elif isinstance(value, STUCK):
             self.stuck.append((value, label))
@@ -170,7 +164,6 @@ class Reach:
         if holder not in self.holders:
             self.holders.append(holder)
         inner = holder.values()
-        self.read.all = self.read.all and len(inner) <= _MOST_ENTRIES
         for name, value in itertools.islice(inner.items(), _MOST_ENTRIES):
             parts = itertools.islice(value, _MOST_ENTRIES) if kind is Items else (value,)
             self._waiting += [(v, holder.path(name)) for v in parts]
@@ -181,8 +174,6 @@ class Reach:
             return  # its members' state is its own
         self._hold(ModuleHolder, module, label)
         self._waiting += [(child, f"{label}.{name}") for name, child in module.named_children()]
-        self.read.of_attributes(module, "__class__", "training", "_modules", *_HOOKS)
-        self.read.of_entries(module._modules, *(getattr(module, kind) for kind in _HOOKS))
         hooks = [(h, f"{label}.{kind}") for kind in _HOOKS for h in getattr(module, kind).values()]
         self._waiting += hooks
         self.in_backward = self.in_backward or any("backward" in kind for _, kind in hooks)
@@ -200,13 +191,10 @@ class Reach:
             self.writes = True
         elif of_library(kind) and f"{kind.__module__}.{kind.__name__}" not in _OPENED:
             if kind.__module__ in _HANDED_ON:
-                self.read.of_entries(held := getattr(value, "__dict__", {}))
-                self._waiting += [(v, label) for v in held.values()]
+                self._waiting += [(v, label) for v in getattr(value, "__dict__", {}).values()]
             if hasattr(value, "__next__"):
-                self.read.all = False
                 self._waiting += [(v, label) for v in _read_by(value)]
             return
-        self.read.of_attributes(value, "__class__")
         if hasattr(value, "__dict__") or any(slots(k) for k in kind.__mro__):
             self._hold(Slotted if any(slots(k) for k in kind.__mro__) else Holder, value, label)
             self._class(kind)
@@ -218,7 +206,6 @@ class Reach:
                 continue
             self._seen[id(own)] = own
             self._hold(ClassData, own, own.__name__)
-            self.read.of_entries(vars(own))
             for name, value in vars(own).items():
                 function = getattr(value, "__func__", getattr(value, "fget", value))
                 called = isinstance(function, types.FunctionType) and name not in _BUILDING
@@ -235,7 +222,6 @@ class Reach:
         # Not by `__module__`, which `functools.wraps` copies from what it decorates.
         if of_library(types.SimpleNamespace(__module__=function.__globals__.get("__name__"))):
             return
-        self.read.of_attributes(function, "__code__", "__defaults__", "__kwdefaults__")
         if function.__defaults__ or function.__kwdefaults__:
             self._hold(Arguments, function, label)
         # Attributes of a function are in its dict, which is a holder by itself.
@@ -262,7 +248,6 @@ class Reach:
             self.rebinds = bool(of_class) or not all(map(of_library, owners))
 
     def _scope(self, scope: dict[str, Any], names: Collection[str], label: str) -> None:
-        self.read.of_names(scope, names)
         held = {n for n in names if n in scope and not isinstance(scope[n], types.BuiltinFunctionType)}
         if not held:
             return
