@@ -13,7 +13,7 @@ from hfta_nb.figures import colors
 from hfta_nb.records.summaries import Row
 from hfta_nb.study import RUN
 from hfta_nb.ui.text import clock, count, metric, score
-from hfta_nb.ui.widgets import source
+from hfta_nb.ui.front_end import source
 
 IN_PROGRESS = ev.RUNNING, ev.PAUSED
 
