@@ -9,7 +9,6 @@ from typing import Any
 
 import ipywidgets
 
-from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.models.recipes import Family
 from hfta_nb.records.history import History
@@ -27,12 +26,11 @@ from hfta_nb.ui.refresh import clear, refresh, sections_of
 from hfta_nb.ui.reopen import loaded, restore
 from hfta_nb.ui.results import Results
 from hfta_nb.ui.run_list import RunList
-from hfta_nb.ui.run_phase import AT_REST, ENDED, RunPhase, why_not
+from hfta_nb.ui.run_phase import AT_REST, ENDED, why_not
 from hfta_nb.ui.saved_run import arguments_of, columns_of
 from hfta_nb.ui.session import Session
-from hfta_nb.ui.status import status
+from hfta_nb.ui.shown_run import ShownRun
 from hfta_nb.ui.train_view import TrainView
-from hfta_nb.ui.trials import amount, rungs
 from hfta_nb.ui.watch import Watch
 from hfta_nb.ui.widgets import Bar
 
@@ -40,7 +38,7 @@ REPLAN_S = 0.25
 """Idle time after typing before the plan is made again."""
 
 
-class Workbench(ipywidgets.VBox):  # type: ignore[misc]
+class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
     """Define a sweep, see its plan, train it in a worker process, watch it, and take the winner home.
 
     Every button is also a method. Callbacks of a run are called on a thread that reads its events.
@@ -337,46 +335,11 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
                 self.sections["Plan"].summarise(found.wrong)
             self.phase_changed()
 
-    # The methods of `hfta_nb.ui.session.Screen`.
-
-    def attach(self, handle: Any) -> None:
-        self.live.attach(handle)
-
-    def run_began(self, event: ev.RunStarted) -> None:
-        self.bar.device = f"{event.device} {event.device_name}".strip()
-        self._persistence.announce(event.directory)
-        self._persistence.arranged()
-        self._later.soon(self.runs.look)
-
-    def starting(self, what: str) -> None:
-        self.say(f"starting: {what}", "busy")
-
-    def refused(self, why: str) -> None:
-        self.results.say(why, bad=True)
-
-    def failed(self, reason: str, detail: str, interrupted: bool = False) -> None:
-        what = "The run was interrupted." if interrupted else "The run failed."
-        self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint, what)
-
-    def ended(self) -> None:
-        self._later.soon(lambda: self.results.figures.follow(at_once=True))
-        self._later.soon(self.runs.refresh)
-        if not self._waiting:
-            self._later.soon(self._persistence.keep)
-
-    def phase_changed(self) -> None:
-        phase, session = self._session.phase, self._session
-        self.train_view.enable(phase, self._planner.problem or self._tried.off, session.has_checkpoint)
-        self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
-        self.live.rungs = rungs(session.study)
-        trains = amount(session.study) if phase is not RunPhase.IDLE else self._planner.amount
-        self.say(*status(phase, session.history, trains, self._planner.problem, self._tried.wrong))
+    # The screen.
 
     def refresh(self) -> None:
         refresh(self, self._session)
         self._later.soon(self.results.figures.follow)
-
-    # The screen.
 
     def _clear(self, anew: bool = True) -> None:
         """Make room for a run; `anew`: another one than that on the screen."""
@@ -400,7 +363,3 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
                 self.__dict__[part].close()
         for child in self.children[:-1]:  # the list of runs stays for the next one
             child.close()
-
-    def say(self, text: str, level: str) -> None:
-        """Show a line at the head; `level` as in `Bar`."""
-        self.bar.status, self.bar.level = text, level
