@@ -14,6 +14,7 @@ from hfta_nb.figures import colors
 from hfta_nb.records.history import History, Member
 from hfta_nb.search.grid import show
 from hfta_nb.ui.blown_up import blown_up
+from hfta_nb.ui.edits import marks
 from hfta_nb.ui.front_end import source
 from hfta_nb.ui.steer import NAMES
 from hfta_nb.ui.text import metric, number, score
@@ -103,6 +104,9 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     origins = {e.variant: f"#{e.parent} at ep {e.epoch}" for e in history.edits if e.parent is not None}
     if origins:
         columns.append(_column("from", "copy of", "The member that it was copied from last, and its epoch then", False))
+    changes = _changes(history)
+    if changes:
+        columns.append(_column("changed", "changed", "The values that it was given while it trained, and when", False))
     rows = []
     board = history.leaderboard()
     for rank, member in enumerate(board[:MOST_ROWS], 1):
@@ -110,6 +114,7 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         if member.id in hopeless:
             found["state"] = f"{found['state'][0]}, blown up", found["state"][1]
         found["from"] = (origins.get(member.id, ""),) * 2
+        found["changed"] = (changes.get(member.id, ""),) * 2
         cells = [found[column["key"]] for column in columns]
         row = _row(member, cells, scheme.stroke(member), history)
         best = rank == 1 and math.isfinite(member.best_value)
@@ -124,6 +129,12 @@ def _axis_columns(history: History, axes: Mapping[str, Any]) -> list[dict[str, A
         _column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) | {"constant": len(values[name]) < 2}
         for name, v in axes.items()
     ]
+
+
+def _changes(history: History) -> dict[int, str]:
+    """By member: which values it was given last, and when."""
+    given = {edit.variant for edit in history.edits if edit.how == "set"}
+    return {i: f"{found[-1][1]} at ep {found[-1][0]}" for i, found in marks(history).items() if i in given}
 
 
 def state_of(member: Member, paused: bool) -> str:
