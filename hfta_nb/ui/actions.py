@@ -27,12 +27,14 @@ _METHODS = {
 
 
 def press(bench: Bench, name: str) -> None:
-    """Run a button's action; a second Train asks for confirmation."""
+    """Run a button's action; a second Train asks for confirmation, and a written file is downloaded."""
     try:
         if name == "train" and bench.state in ENDED and not bench.train_view.asking:
             _ask_again(bench)
         else:
-            getattr(bench, _METHODS[name])()
+            made = getattr(bench, _METHODS[name])()
+            if isinstance(made, Path):
+                bench.results.download(made)
     except (HftaError, OSError) as error:
         if name in bench.results.buttons:
             bench.results.say(words(error), bad=True)

@@ -130,7 +130,7 @@ class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
-    """Code with a button that copies it.
+    """Code with a button that copies it; and files, which `download` hands to the browser.
 
     Attributes:
         title: the purpose of the code.
@@ -144,6 +144,16 @@ class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return "CodeBox()"
+
+    def download(self, name: str, kind: str, data: bytes) -> None:
+        """Let the browser of every page that shows it save a file.
+
+        Args:
+            name: of the file.
+            kind: its MIME type.
+            data: what is in it.
+        """
+        self.send({"kind": "download", "name": name, "type": kind}, [data])
 
 
 def words(css: str) -> ipywidgets.HTML:

@@ -1,5 +1,6 @@
-// Code to take away: shown as text, copied by a button.
+// What is taken away: code, shown as text and copied by a button, and files.
 
+import { downloads } from "./download.js";
 import { element, lasting, onTraits } from "./page.js";
 
 /** @param {string} text @param {HTMLElement} box @returns {Promise<string>} */
@@ -18,7 +19,7 @@ async function copy(text, box) {
   }
 }
 
-export default { render: lasting(({ model, el, signal }) => {
+export default { initialize: downloads, render: lasting(({ model, el, signal }) => {
   const root = element("div", "hfta-codebox");
   const head = element("div", "hfta-code-head");
   const title = element("span");
