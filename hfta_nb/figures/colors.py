@@ -16,9 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hfta_nb import events as ev
 from hfta_nb.errors import GridError
-from hfta_nb.records.events import Json
+from hfta_nb.records.events import DELETED, Json
 from hfta_nb.records.history import History, Member
 from hfta_nb.search.grid import Variant, show
 
@@ -90,7 +89,7 @@ def drawn(history: History, chosen: Iterable[int] = ()) -> list[Member]:
         history: the run.
         chosen: ids of members that are drawn in any case, up to half of `MOST_DRAWN`.
     """
-    members, half = [m for m in history.members.values() if m.state != ev.DELETED], MOST_DRAWN // 2
+    members, half = [m for m in history.members.values() if m.state != DELETED], MOST_DRAWN // 2
     if len(members) <= MOST_DRAWN:
         return members
     ids = {*list(chosen)[:half], *(m.id for m in history.leaderboard()[:half])}

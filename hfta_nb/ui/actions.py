@@ -70,6 +70,7 @@ def press_row(bench: Bench, what: str, given: Any) -> None:
             bench.refresh()
         elif what == "take":
             bench.take(given)
+            bench.results.code_box.insert()
         else:
             bench.results.say(f"asked: {bench.steer(what, request_of(what, given))}")
     except (HftaError, OSError) as error:

@@ -130,7 +130,7 @@ class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
-    """Code with a button that copies it; and files, which `download` hands to the browser.
+    """Code with buttons that copy it and put it into a cell; and files, which `download` hands to the browser.
 
     Attributes:
         title: the purpose of the code.
@@ -154,6 +154,10 @@ class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
             data: what is in it.
         """
         self.send({"kind": "download", "name": name, "type": kind}, [data])
+
+    def insert(self) -> None:
+        """Put the code into a new cell below the one that is active; elsewhere than in JupyterLab, do nothing."""
+        self.send({"kind": "insert", "code": self.code})
 
 
 def words(css: str) -> ipywidgets.HTML:

@@ -12,12 +12,12 @@ import ipywidgets
 from hfta_nb.errors import StudyError
 from hfta_nb.models.recipes import Family
 from hfta_nb.records.history import History
-from hfta_nb.study import Study, executors
+from hfta_nb.study import Study, executors, taking_home
 from hfta_nb.ui import actions
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.define import Define
 from hfta_nb.ui.dry_run import DryRun, Tried
-from hfta_nb.ui.exports import take_home_code, write_csv, write_png
+from hfta_nb.ui.exports import write_csv, write_png
 from hfta_nb.ui.offer import Offer
 from hfta_nb.ui.persistence import Persistence
 from hfta_nb.ui.plan_view import PlanView, device_text
@@ -238,12 +238,13 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
         return handle
 
     def take(self, member: int) -> Any:
-        """Get a member's best weights as a plain module, also kept as `taken`; shows the code for it."""
+        """Get a member's best weights as a plain module, also kept as `taken`; writes a file and shows its code."""
         result = self.study.member(member)
         self.taken = result.module()
-        name = self._persistence.name
-        self.results.show_code(f"take #{member} home", take_home_code(name, result))
-        self.results.say(f"#{member} is in {name}.taken")
+        path = taking_home.write(result)
+        self.results.show_code(f"take #{member} home", taking_home.source(result, path))
+        written = f", its weights are in {path}" if path else ""
+        self.results.say(f"#{member} is in {self._persistence.name}.taken{written}")
         return self.taken
 
     def export_csv(self) -> Path:

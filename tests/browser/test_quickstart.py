@@ -220,7 +220,10 @@ def taken_home(screen: Screen) -> None:
     best = screen.ask("wb.study.best().variant.id")
     screen.tool(f"take #{best} home", int(str(best))).click()
     box = screen.root.locator(".hfta-code-text")
-    expect(box).to_contain_text(f"member({best})")
+    expect(box).to_contain_text(f"member_{best}.safetensors")
+    loads = screen.notebook.page.locator(".jp-Notebook .jp-CodeCell").filter(has_text="load_file")
+    expect(loads).to_have_count(1)
+    expect(loads.locator(".cm-content")).to_contain_text("model.eval()")
     measured = """
 import torch, hfta_nb
 data = hfta_nb.data.load("digits")
@@ -234,6 +237,6 @@ with torch.no_grad():
     screen.root.get_by_role("button", name="copy", exact=True).click()
     copied = screen.notebook.page.evaluate("navigator.clipboard.readText()")
     assert copied == box.inner_text()
-    outputs = screen.notebook.run_cell(copied + "\ntype(model).__name__")
-    assert outputs[-1]["output_type"] == "execute_result"
+    same = "all((a == b).all() for a, b in zip(model.state_dict().values(), shown.taken.state_dict().values()))"
+    assert screen.notebook.run_cell(f"{copied}\n{same}")[-1]["data"]["text/plain"] == "True"
     screen.picture("quickstart-taken-home-light")
