@@ -33,7 +33,7 @@ _FIELDS = {"set": "values", "warm": "values", "cold": "values", "extend": "epoch
 
 _TRAINING = (ev.RUNNING, ev.WAITING, ev.PAUSED)
 _ENDED = tuple(sorted(ev.FINAL_STATES - {ev.DELETED}))
-_QUESTIONS = {"delete": "Delete {members}? They end and leave table, curves and results; this can't be undone."}
+_QUESTIONS = {"delete": "Delete {members}? Its training ends, and it leaves table, curves and results for good."}
 """What a button asks first; the front end puts in which members."""
 
 _STATES = {

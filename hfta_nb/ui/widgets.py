@@ -146,7 +146,7 @@ class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
         return "CodeBox()"
 
     def download(self, name: str, kind: str, data: bytes) -> None:
-        """Let the browser of every page that shows it save a file.
+        """Let the browser save a file.
 
         Args:
             name: of the file.
@@ -157,7 +157,7 @@ class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
 
     def insert(self) -> None:
         """Put the code into a new cell below the one that is active; elsewhere than in JupyterLab, do nothing."""
-        self.send({"kind": "insert", "code": self.code})
+        self.send({"kind": "insert"})
 
 
 def words(css: str) -> ipywidgets.HTML:

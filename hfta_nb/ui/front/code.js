@@ -19,7 +19,7 @@ async function copy(text, box) {
   }
 }
 
-export default { initialize: errands, render: lasting(({ model, el, signal }) => {
+export default { render: lasting(({ model, el, signal }) => {
   const root = element("div", "hfta-codebox");
   const head = element("div", "hfta-code-head");
   const title = element("span");
@@ -48,5 +48,6 @@ export default { initialize: errands, render: lasting(({ model, el, signal }) =>
     model.save_changes();
   });
   onTraits(model, ["title", "code"], signal, draw);
+  errands(model, signal, cell);
   draw();
 }) };

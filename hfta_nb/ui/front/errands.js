@@ -15,24 +15,23 @@ function save(name, type, { buffer, byteOffset, byteLength }) {
 
 /** The attributes by which JupyterLab puts code into a new cell below when an element is clicked. @param {string} code */
 export function inserting(code) {
-  const args = JSON.stringify({ commands: COMMANDS, args: { text: code }, errorIfNotEnabled: true });
+  const args = JSON.stringify({ commands: COMMANDS, args: { text: code.trimEnd() }, errorIfNotEnabled: true });
   return { "data-commandlinker-command": "apputils:run-all-enabled", "data-commandlinker-args": args };
 }
 
-/** @param {string} code */
-function insert(code) {
-  const button = element("button", "", { ...inserting(code), hidden: "" });
-  document.body.append(button);
-  button.click();
-  button.remove();
-}
-
-/** What anywidget calls once per page, however many views there are: each errand is done once. @param {{ model: Model }} place */
-export function errands({ model }) {
+/**
+ * Does what the kernel asks for, once, however many views there are.
+ * @param {Model} model
+ * @param {AbortSignal} signal
+ * @param {HTMLElement} cell what inserts the code when it is clicked: JupyterLab asks first where that is no part of the notebook
+ */
+export function errands(model, signal, cell) {
   const take = (/** @type {any} */ message, /** @type {DataView[]} */ buffers) => {
+    if (message.done) return; // by another view, which gets the same message
+    message.done = true;
     if (message.kind === "download") save(message.name, message.type, buffers[0]);
-    if (message.kind === "insert") insert(message.code);
+    if (message.kind === "insert") cell.click();
   };
   model.on("msg:custom", take);
-  return () => model.off("msg:custom", take);
+  signal.addEventListener("abort", () => model.off("msg:custom", take));
 }
