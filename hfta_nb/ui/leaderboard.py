@@ -51,8 +51,8 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
     query = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, on_request: Callable[[str, Any], None], **traits: Any) -> None:
-        """Args: on_request: called with "take" and a member's id, or with the name of a button that steers and its
-        message (see `hfta_nb.ui.steer.request_of`)."""
+        """Args: on_request: called with "take" or "refine" and a member's id, or with the name of a button that
+        steers and its message (see `hfta_nb.ui.steer.request_of`)."""
         super().__init__(**traits)
         self._on_request = on_request
         self.on_msg(self._on_message)
@@ -63,8 +63,8 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if not isinstance(content, dict):
             return
-        if content.get("kind") == "take" and isinstance(content.get("id"), int):
-            self._on_request("take", content["id"])
+        if content.get("kind") in ("take", "refine") and isinstance(content.get("id"), int):
+            self._on_request(content["kind"], content["id"])
         elif content.get("kind") == "steer" and content.get("name") in NAMES:
             self._on_request(content["name"], content)
 

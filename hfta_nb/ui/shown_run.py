@@ -14,6 +14,7 @@ from hfta_nb.ui.results import Results
 from hfta_nb.ui.run_list import RunList
 from hfta_nb.ui.run_phase import AT_REST, RunPhase
 from hfta_nb.ui.session import Session
+from hfta_nb.ui.since_run import SinceRun
 from hfta_nb.ui.status import status
 from hfta_nb.ui.train_view import TrainView
 from hfta_nb.ui.trials import amount, rungs
@@ -32,6 +33,7 @@ class ShownRun:
     _persistence: Persistence
     _planner: Planner
     _session: Session
+    _since: SinceRun
     _tried: Tried
     _waiting: bool
 
@@ -64,6 +66,7 @@ class ShownRun:
         phase, session = self._session.phase, self._session
         self.train_view.enable(phase, self._planner.problem or self._tried.off, session.has_checkpoint)
         self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
+        self._since.say()
         self.live.rungs = rungs(session.study)
         trains = amount(session.study) if phase is not RunPhase.IDLE else self._planner.amount
         self.say(*status(phase, session.history, trains, self._planner.problem, self._tried.wrong))

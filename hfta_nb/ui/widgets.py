@@ -52,6 +52,8 @@ class SectionHead(anywidget.AnyWidget):  # type: ignore[misc]
     Attributes:
         title: the section's name.
         summary: the one line, shown while the section is folded.
+        note: a few words beside the title, whether or not it is open.
+        actions: labels of buttons beside these; `on_action` hears of them.
         unfolded: whether the section is open.
         body_display: the CSS display of the section's body; follows `unfolded`.
     """
@@ -60,12 +62,18 @@ class SectionHead(anywidget.AnyWidget):  # type: ignore[misc]
 
     title = traitlets.Unicode("").tag(sync=True)
     summary = traitlets.Unicode("").tag(sync=True)
+    note = traitlets.Unicode("").tag(sync=True)
+    actions = traitlets.List(traitlets.Unicode()).tag(sync=True)
     unfolded = traitlets.Bool(True).tag(sync=True)
     body_display = traitlets.Unicode("").tag(sync=True)
 
     @traitlets.observe("unfolded")  # type: ignore[untyped-decorator]
     def _fold(self, change: Any) -> None:
         self.body_display = "" if change["new"] else "none"
+
+    def on_action(self, pressed: Callable[[str], None]) -> None:
+        """Call this with the label of an action when its button is pressed."""
+        self.on_msg(lambda _widget, content, _buffers: pressed(content["action"]) if "action" in content else None)
 
     def __repr__(self) -> str:
         return f"SectionHead({self.title!r})"

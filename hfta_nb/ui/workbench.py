@@ -30,6 +30,7 @@ from hfta_nb.ui.run_phase import AT_REST, ENDED, why_not
 from hfta_nb.ui.saved_run import arguments_of, columns_of
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.shown_run import ShownRun
+from hfta_nb.ui.since_run import SinceRun, added
 from hfta_nb.ui.train_view import TrainView
 from hfta_nb.ui.watch import Watch
 from hfta_nb.ui.widgets import Bar
@@ -105,6 +106,8 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
         self.sections = sections_of(bodies, lambda: self._session.phase in AT_REST)
+        press_since = functools.partial(actions.press_since, self)
+        self._since = SinceRun(self.define, self.sections["Define"], self._session, press_since)
         # Linked in the front end, so that rows and curves agree while the kernel is busy.
         self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
         self.live.observe(lambda _: self.refresh(), "color_by")
@@ -183,6 +186,7 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
             self._clear()
             self._persistence.be_seen(wait)
             self._persistence.begun(study)
+            self._since.begin()
             self._session.start(study)
             if wait:
                 self.handle.wait()  # at the end all subscribers have seen the last event
@@ -246,6 +250,25 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
         written = f", its weights are in {path}" if path else ""
         self.results.say(f"#{member} is in {self._persistence.name}.taken{written}")
         return self.taken
+
+    def refine(self, member: int) -> None:
+        """Put a finer grid around a member, or a narrower search, into Define."""
+        self._since.refine(member)
+        self.bar.reveal = True
+
+    def revert(self) -> None:
+        """Have Define as it was when the run began."""
+        self._since.revert()
+
+    def add(self) -> list[dict[str, Any]]:
+        """Train the variants that Define has and the run has not in this run as well; returns them.
+
+        Raises:
+            StudyError: nothing is training, or there are none that can join the run.
+        """
+        variants = self._since.add()
+        self.results.say(added(variants))
+        return variants
 
     def export_csv(self) -> Path:
         """Write the leaderboard to ``leaderboard.csv`` in the run's directory; returns the path."""
@@ -354,6 +377,7 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
         self.live.start(study.history)
         if study.history.run is not None:
             self.run_began(study.history.run)
+        self._since.begin()
         self._session.adopt(study)
         self.bar.reveal = True
 

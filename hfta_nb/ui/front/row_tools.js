@@ -26,6 +26,7 @@ export class RowTools {
     this.who = element("b");
     this.take = this.button("take home", "take", () => model.send({ kind: "take", id: this.selected[0] }));
     this.take.title = "Its best weights as a plain module, and the code that gets them";
+    this.refine = this.button("refine", "refine", () => model.send({ kind: "refine", id: this.selected[0] }));
     this.clear = this.button("×", "clear", () => {
       model.set("selected", []);
       model.save_changes();
@@ -71,6 +72,8 @@ export class RowTools {
       button.title = button.disabled ? `Not now: ${chosen.length > 1 ? "the selected are" : "it is"} ${are}` : title;
     }
     this.take.disabled = chosen.length !== 1 || !chosen[0].take;
+    this.refine.disabled = chosen.length !== 1;
+    this.refine.title = this.refine.disabled ? "Not now: select one member" : "Put a finer grid around its values into Define";
     this.take.setAttribute("aria-label", chosen.length === 1 ? `take #${chosen[0].id} home` : "take home");
     this.move(below);
   }
@@ -100,7 +103,7 @@ export class RowTools {
     const values = this.field("values", { type: "text", placeholder: "lr=3e-4", title: "Values for set and clone: lr=3e-4, weight_decay=0.01" });
     const epochs = this.field("epochs", { type: "number", min: "1", title: "How many more epochs extend gives" });
     const steering = actions.length ? [part("values", values), part("epochs", epochs)] : [];
-    this.bar.replaceChildren(part("", this.who), ...steering, part("none", this.take, this.clear));
+    this.bar.replaceChildren(part("", this.who), ...steering, part("none", this.take, this.refine, this.clear));
   }
 
   /** @param {string} label @param {string} name @param {() => void} pressed */
