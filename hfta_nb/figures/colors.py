@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hfta_nb.errors import GridError
-from hfta_nb.records.events import Json
+from hfta_nb.records.events import DELETED, Json
 from hfta_nb.records.history import History, Member
 from hfta_nb.search.grid import Variant, show
 
@@ -82,14 +82,14 @@ MOST_DRAWN = 256
 
 
 def drawn(history: History, chosen: Iterable[int] = ()) -> list[Member]:
-    """The members whose curves are drawn: all, or of many those that are chosen, the best, and some from all over the
-    grid; at most half as many again as `MOST_DRAWN`, in the order of the grid.
+    """The members whose curves are drawn: all that were not deleted; or of many those that are chosen, the best, and
+    some from all over the grid; at most half as many again as `MOST_DRAWN`, in the order of the grid.
 
     Args:
         history: the run.
         chosen: ids of members that are drawn in any case, up to half of `MOST_DRAWN`.
     """
-    members, half = list(history.members.values()), MOST_DRAWN // 2
+    members, half = [m for m in history.members.values() if m.state != DELETED], MOST_DRAWN // 2
     if len(members) <= MOST_DRAWN:
         return members
     ids = {*list(chosen)[:half], *(m.id for m in history.leaderboard()[:half])}

@@ -7,6 +7,7 @@ from typing import Any
 
 from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.ui.run_phase import ENDED
+from hfta_nb.ui.since_run import REVERT
 from hfta_nb.ui.steer import request_of
 from hfta_nb.ui.text import words
 from hfta_nb.ui.workbench_protocol import Bench
@@ -27,12 +28,14 @@ _METHODS = {
 
 
 def press(bench: Bench, name: str) -> None:
-    """Run a button's action; a second Train asks for confirmation."""
+    """Run a button's action; a second Train asks for confirmation, and a written file is downloaded."""
     try:
         if name == "train" and bench.state in ENDED and not bench.train_view.asking:
             _ask_again(bench)
         else:
-            getattr(bench, _METHODS[name])()
+            made = getattr(bench, _METHODS[name])()
+            if isinstance(made, Path):
+                bench.results.download(made)
     except (HftaError, OSError) as error:
         if name in bench.results.buttons:
             bench.results.say(words(error), bad=True)
@@ -62,13 +65,24 @@ def press_reattach(bench: Bench, path: Path) -> None:
 
 
 def press_row(bench: Bench, what: str, given: Any) -> None:
-    """Run the action of a button in the leaderboard: "take" of a member, or one that steers the selected members."""
+    """Run the action of a button in the leaderboard: "take" or "refine" of one, or what steers the selected."""
     try:
         if what == "select":
             bench.refresh()
+        elif what == "refine":
+            bench.refine(given)
         elif what == "take":
             bench.take(given)
+            bench.results.code_box.insert()
         else:
             bench.results.say(f"asked: {bench.steer(what, request_of(what, given))}")
+    except (HftaError, OSError) as error:
+        bench.results.say(words(error), bad=True)
+
+
+def press_since(bench: Bench, action: str) -> None:
+    """Run an action of Define's head: take changes back, or add them to the run."""
+    try:
+        bench.revert() if action == REVERT else bench.add()
     except (HftaError, OSError) as error:
         bench.results.say(words(error), bad=True)

@@ -60,7 +60,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         hint = "The data: data sets that suit the family"
         self.data_field = fields.choice("data", self._data_names(), hint, data)
         product, listed = (FIRST_GRID, ()) if grid is None else parted(grid)
-        self._specs: dict[str, AxisSpec] = self._axes_now(product)
+        self.specs: dict[str, AxisSpec] = self._axes_now(product)
         formed = {name: known for name, known in ARGUMENTS.items() if known.form}
         self._made = {name: self._field(name, self._options.pop(name, known.default)) for name, known in formed.items()}
         self.rows_box = ipywidgets.VBox([]).add_class("hfta-axes")
@@ -203,12 +203,23 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         free = self._free()
         if name and name not in free:
             raise GridError("can't be added", where="grid", got=name, accepted=", ".join(free))
-        row = AxisRow(name or free[0], self._specs, self._edited, self._remove, values)
+        row = AxisRow(name or free[0], self.specs, self._edited, self._remove, values)
         self.rows_box.children = [*self.rows, row]
         self._offer()
         if not self._quiet:
             self._changed()
         return row
+
+    def put(self, axes: Mapping[str, Any]) -> None:
+        """Have rows for these axes, and no others."""
+        self._quiet = True
+        for row in self.rows:
+            row.close()
+        self.rows_box.children = []
+        for name, values in axes.items():
+            self.add_axis(name, values)
+        self._quiet = False
+        self._edited()
 
     def close(self) -> None:
         """Hear of new families no longer."""
@@ -261,9 +272,9 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
 
     def _fill(self, grid: Mapping[str, Any]) -> None:
         for name, values in grid.items():
-            if name not in self._specs:
+            if name not in self.specs:
                 raise hfta.family(self.family_field.value).no_axis(name, self._data_now())
-            self.add_axis(name, accepted(values, self._specs[name]))
+            self.add_axis(name, accepted(values, self.specs[name]))
 
     def _listen(self) -> None:
         self.family_field.observe(self._family_changed, "value")
@@ -295,16 +306,16 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     @property
     def _usual_batch(self) -> int:
         """The family's default."""
-        return int(str(self._specs["batch_size"].default))
+        return int(str(self.specs["batch_size"].default))
 
     def _free(self) -> list[str]:
         taken = {row.name for row in self.rows} | set(self._options)
-        return [name for name in self._specs if name not in taken]
+        return [name for name in self.specs if name not in taken]
 
     def _offer(self) -> None:
         free = self._free()
         for row in self.rows:
-            row.offer(free, self._specs)
+            row.offer(free, self.specs)
         self.add_button.disabled = not free
         if not self._quiet:
             self.search.follow(self.rows)
@@ -354,7 +365,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         """Images and point clouds have axes of their own; those of the others go."""
         if self._quiet:
             return
-        if self._axes_now(self._specs) == self._specs:
+        if self._axes_now(self.specs) == self.specs:
             self._edited()
         else:
             self._renew_axes()
@@ -362,7 +373,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
     def _renew_axes(self) -> None:
         usual = self._usual_batch
         try:
-            self._specs = self._axes_now(row.name for row in self.rows)
+            self.specs = self._axes_now(row.name for row in self.rows)
         except HftaError as error:
             self.complain(error)
             return
@@ -370,18 +381,11 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         if self.fields["batch_size"].meaning == usual:
             self.fields["batch_size"].meaning = self._usual_batch
         # Axes that are lacking now go; the values of the others are read again, as theirs may be others.
-        rows = [(r.name, r.values) for r in self.rows if r.name in self._specs]
-        for row in self.rows:
-            row.close()
-        self.rows_box.children = []
-        for name, values in rows:
-            self.add_axis(name, self._accepted(name, values))
-        self._quiet = False
-        self._edited()
+        self.put({r.name: self._accepted(r.name, r.values) for r in self.rows if r.name in self.specs})
 
     def _accepted(self, name: str, values: Any) -> Any:
         try:
-            return None if values is None else accepted(values, self._specs[name])
+            return None if values is None else accepted(values, self.specs[name])
         except GridError:
             return None
 

@@ -103,9 +103,13 @@ class Listed(ipywidgets.HBox):  # type: ignore[misc]
     def __repr__(self) -> str:
         return f"Listed({len(self.configurations)})"
 
-    def _remove(self) -> None:
-        self.configurations = ()
+    def put(self, configurations: Sequence[dict[str, Json]]) -> None:
+        """Have these in place of those that are there."""
+        self.configurations = tuple(configurations)
         self._show()
+
+    def _remove(self) -> None:
+        self.put(())
         self._removed()
 
     def _show(self) -> None:

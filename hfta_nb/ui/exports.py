@@ -1,4 +1,4 @@
-"""Exports of a run: files in its directory, and code."""
+"""Exports of a run: files in its directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hfta_nb.errors import StoreError
 from hfta_nb.records import regular_files
 from hfta_nb.records.history import History
-from hfta_nb.study import Result, Study
+from hfta_nb.study import Study
 from hfta_nb.ui import static
 from hfta_nb.ui.live_view import LiveView
 
@@ -44,17 +44,6 @@ def write_png(study: Study, history: History, reading: Any, live: LiveView) -> P
     except OSError as error:
         raise StoreError(f"can't be written ({error.strerror})", where=str(path)) from error
     return path
-
-
-def take_home_code(name: str, result: Result) -> str:
-    """The code that gets a member's module, in this notebook and in another one.
-
-    Args:
-        name: the variable that holds the Workbench.
-        result: the member's result.
-    """
-    here = f"# in this notebook\nmodel = {name}.study.member({result.variant.id}).module()\n"
-    return f"{here}\n# in another one\n{result.to_code()}"
 
 
 def name_of(thing: object, otherwise: str) -> str:

@@ -14,6 +14,7 @@ from hfta_nb.figures import colors
 from hfta_nb.records.history import History, Member
 from hfta_nb.search.grid import show
 from hfta_nb.ui.blown_up import blown_up
+from hfta_nb.ui.edits import marks
 from hfta_nb.ui.front_end import source
 from hfta_nb.ui.steer import NAMES
 from hfta_nb.ui.text import metric, number, score
@@ -50,8 +51,8 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
     query = traitlets.Unicode("").tag(sync=True)
 
     def __init__(self, on_request: Callable[[str, Any], None], **traits: Any) -> None:
-        """Args: on_request: called with "take" and a member's id, or with the name of a button that steers and its
-        message (see `hfta_nb.ui.steer.request_of`)."""
+        """Args: on_request: called with "take" or "refine" and a member's id, or with the name of a button that
+        steers and its message (see `hfta_nb.ui.steer.request_of`)."""
         super().__init__(**traits)
         self._on_request = on_request
         self.on_msg(self._on_message)
@@ -62,8 +63,8 @@ class Leaderboard(anywidget.AnyWidget):  # type: ignore[misc]
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         if not isinstance(content, dict):
             return
-        if content.get("kind") == "take" and isinstance(content.get("id"), int):
-            self._on_request("take", content["id"])
+        if content.get("kind") in ("take", "refine") and isinstance(content.get("id"), int):
+            self._on_request(content["kind"], content["id"])
         elif content.get("kind") == "steer" and content.get("name") in NAMES:
             self._on_request(content["name"], content)
 
@@ -103,6 +104,9 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
     origins = {e.variant: f"#{e.parent} at ep {e.epoch}" for e in history.edits if e.parent is not None}
     if origins:
         columns.append(_column("from", "copy of", "The member that it was copied from last, and its epoch then", False))
+    changes = _changes(history)
+    if changes:
+        columns.append(_column("changed", "changed", "The values that it was given while it trained, and when", False))
     rows = []
     board = history.leaderboard()
     for rank, member in enumerate(board[:MOST_ROWS], 1):
@@ -110,6 +114,7 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         if member.id in hopeless:
             found["state"] = f"{found['state'][0]}, blown up", found["state"][1]
         found["from"] = (origins.get(member.id, ""),) * 2
+        found["changed"] = (changes.get(member.id, ""),) * 2
         cells = [found[column["key"]] for column in columns]
         row = _row(member, cells, scheme.stroke(member), history)
         best = rank == 1 and math.isfinite(member.best_value)
@@ -124,6 +129,12 @@ def _axis_columns(history: History, axes: Mapping[str, Any]) -> list[dict[str, A
         _column(f"axis:{name}", name, f"Axis {name} of the grid", _numeric(v)) | {"constant": len(values[name]) < 2}
         for name, v in axes.items()
     ]
+
+
+def _changes(history: History) -> dict[int, str]:
+    """By member: which values it was given last, and when."""
+    given = {edit.variant for edit in history.edits if edit.how == "set"}
+    return {i: f"{found[-1][1]} at ep {found[-1][0]}" for i, found in marks(history).items() if i in given}
 
 
 def state_of(member: Member, paused: bool) -> str:

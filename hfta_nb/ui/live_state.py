@@ -17,6 +17,7 @@ from hfta_nb.figures import colors
 from hfta_nb.records.history import Curve, History, Member
 from hfta_nb.search.grid import show
 from hfta_nb.ui.blown_up import blown_up
+from hfta_nb.ui.edits import Mark, marks
 
 LIMIT = 4096
 """A curve with more points than this is thinned; `front/trace.js` has the same number."""
@@ -172,6 +173,7 @@ class LiveState:
                     self._point(variant, name, event.epoch, event.step, value, event.time_s)
         elif isinstance(event, ev.MemberChanged):
             self._changed.add(event.variant)
+            self.stale = self.stale or event.state == ev.DELETED  # its curves go
         elif isinstance(event, ev.MemberEdited):
             self._edited = True
         elif isinstance(event, ev.RunChanged) and event.state in ev.FINAL_STATES:
@@ -224,13 +226,13 @@ def layout(history: History, variants: Sequence[Member]) -> dict[str, Any]:
     run = history.run
     axes = run.axes if run else {}
     names = colors.swept(axes)
-    varying = colors.varying(history.members.values())
+    varying, marked = colors.varying(history.members.values()), marks(history)
     return {
         "t0": history.begin_s if run else None,
         "epochs": run.epochs if run else 0,
         "metrics": metrics(run.metrics if run else ()),
         "device": run.device if run else "",
-        "members": [_member(v, varying, history.edits) for v in variants],
+        "members": [_member(v, varying, marked.get(v.id, [])) for v in variants],
         "of": len(history.members),
         "axes": [_axis(colors.axis(n, colors.values_of(n, variants, axes)), variants) for n in names],
         "auto": colors.color_axis(len(variants), axes),
@@ -257,12 +259,11 @@ def split_metric(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def _member(variant: Member, names: Sequence[str], edits: Sequence[ev.MemberEdited]) -> dict[str, Any]:
+def _member(variant: Member, names: Sequence[str], marked: Sequence[Mark]) -> dict[str, Any]:
     stroke = colors.member(variant.id)
     config = [[name, show(value)] for name, value in variant.config.items()]
-    copies = [(e.epoch, e.parent) for e in edits if e.variant == variant.id and e.parent is not None]
     label = colors.label(variant, names)
-    return {"id": variant.id, "label": label, "config": config, "copies": copies, **_paint(stroke)}
+    return {"id": variant.id, "label": label, "config": config, "marks": list(marked), **_paint(stroke)}
 
 
 def _axis(axis: colors.AxisColors, variants: Sequence[Member]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ipywidgets import Widget
 
+from hfta_nb import events as ev
 from hfta_nb.ui import results, watch
 from hfta_nb.ui.figure_box import NONE
 from hfta_nb.ui.leaderboard import table_of
@@ -47,9 +48,11 @@ def refresh(bench: Bench, session: Session) -> None:
         groups, study = history.groups, session.study
         unmeasured = session.phase in ENDED and history.progress is not None and not history.speeds
         configs = {member.id: member.config for member in history.members.values()}
+        deleted = {member.id for member in history.members.values() if member.state == ev.DELETED}
     bench.train_view.offer_measuring(unmeasured and study is not None and not study.serial)
     if table != bench.leaderboard.table:
         bench.leaderboard.table = table
+    select(bench, [i for i in bench.leaderboard.selected if i not in deleted])
     for title, line in lines.items():
         bench.sections[title].summarise(line)
     bench.plan_view.enable(session.phase in AT_REST)
@@ -60,10 +63,15 @@ def refresh(bench: Bench, session: Session) -> None:
             bench.phase_changed()
 
 
+def select(bench: Bench, members: Sequence[int]) -> None:
+    """Select members, whether or not a page is open that links rows and curves."""
+    bench.live.selected = bench.leaderboard.selected = list(members)
+
+
 def clear(bench: Bench, anew: bool) -> None:
     """Make room for a run; `anew`: another one than that on the screen, whose selection and figure go."""
     if anew:
-        bench.live.selected, bench.leaderboard.selected = [], []
+        select(bench, [])
         bench.results.figures.kind.value = NONE
     bench.plan_view.groups = ()
     bench.plan_view.enable(False)

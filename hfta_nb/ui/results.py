@@ -20,8 +20,8 @@ from hfta_nb.ui.text import count, escape, memory, metric, number
 from hfta_nb.ui.widgets import CodeBox, button, words
 
 _BUTTONS = {
-    "csv": ("CSV", "Write the leaderboard to a CSV file in the run's directory"),
-    "png": ("PNG", "Write curves and utilization to a PNG file in the run's directory"),
+    "csv": ("CSV", "Download the leaderboard as a CSV file, which is written to the run's directory as well"),
+    "png": ("PNG", "Download curves and utilization as a PNG file, which is written to the run's directory as well"),
     "code": ("code", "A cell that reproduces this sweep"),
     "check": (
         "check against training alone",
@@ -98,8 +98,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
 
     def offer(self, path: Path) -> Path:
         """Offer a written file as a download, and show its path; returns the path."""
-        data = path.read_bytes()
-        kind = _TYPES.get(path.suffix, "application/octet-stream")
+        kind, data = _content(path)
         address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
         name = escape(path.name)
         self.note.value = (
@@ -107,6 +106,10 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             f"({memory(len(data))}), written to {escape(path)}</span>"
         )
         return path
+
+    def download(self, path: Path) -> None:
+        """Let the browser save a written file."""
+        self.code_box.download(path.name, *_content(path))
 
     def say(self, text: str, bad: bool = False) -> None:
         """Show a sentence beside the buttons."""
@@ -133,3 +136,8 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             if not check.decided:
                 parts[-1] += ", more than the loss itself: check in float64"
         self.say(". ".join(parts), bad=not all(c.equal for c in checks))
+
+
+def _content(path: Path) -> tuple[str, bytes]:
+    """The MIME type of a file, and what is in it."""
+    return _TYPES.get(path.suffix, "application/octet-stream"), path.read_bytes()

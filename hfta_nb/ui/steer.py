@@ -33,6 +33,9 @@ _FIELDS = {"set": "values", "warm": "values", "cold": "values", "extend": "epoch
 
 _TRAINING = (ev.RUNNING, ev.WAITING, ev.PAUSED)
 _ENDED = tuple(sorted(ev.FINAL_STATES - {ev.DELETED}))
+_QUESTIONS = {"delete": "Delete {members}? Its training ends, and it leaves table, curves and results for good."}
+"""What a button asks first; the front end puts in which members."""
+
 _STATES = {
     "pause": (ev.RUNNING, ev.WAITING),
     "resume": (ev.PAUSED,),
@@ -70,12 +73,20 @@ def actions(running: bool) -> list[dict[str, Any]]:
         running: whether a run is in progress, so that somebody answers.
 
     Returns:
-        Per button its name, label, tooltip, the field that it reads, and the states of members that it concerns.
+        Per button its name, label, tooltip, the field that it reads, the states of members that it concerns, and what
+        it asks first.
     """
     if not running:
         return []
     return [
-        {"name": name, "label": label, "title": title, "field": _FIELDS.get(name, ""), "states": list(_states(name))}
+        {
+            "name": name,
+            "label": label,
+            "title": title,
+            "field": _FIELDS.get(name, ""),
+            "states": list(_states(name)),
+            "question": _QUESTIONS.get(name, ""),
+        }
         for name, (label, title) in _BUTTONS.items()
     ]
 

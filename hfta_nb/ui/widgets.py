@@ -52,6 +52,8 @@ class SectionHead(anywidget.AnyWidget):  # type: ignore[misc]
     Attributes:
         title: the section's name.
         summary: the one line, shown while the section is folded.
+        note: a few words beside the title, whether or not it is open.
+        actions: labels of buttons beside these; `on_action` hears of them.
         unfolded: whether the section is open.
         body_display: the CSS display of the section's body; follows `unfolded`.
     """
@@ -60,12 +62,18 @@ class SectionHead(anywidget.AnyWidget):  # type: ignore[misc]
 
     title = traitlets.Unicode("").tag(sync=True)
     summary = traitlets.Unicode("").tag(sync=True)
+    note = traitlets.Unicode("").tag(sync=True)
+    actions = traitlets.List(traitlets.Unicode()).tag(sync=True)
     unfolded = traitlets.Bool(True).tag(sync=True)
     body_display = traitlets.Unicode("").tag(sync=True)
 
     @traitlets.observe("unfolded")  # type: ignore[untyped-decorator]
     def _fold(self, change: Any) -> None:
         self.body_display = "" if change["new"] else "none"
+
+    def on_action(self, pressed: Callable[[str], None]) -> None:
+        """Call this with the label of an action when its button is pressed."""
+        self.on_msg(lambda _widget, content, _buffers: pressed(content["action"]) if "action" in content else None)
 
     def __repr__(self) -> str:
         return f"SectionHead({self.title!r})"
@@ -130,7 +138,7 @@ class ProgressBar(anywidget.AnyWidget):  # type: ignore[misc]
 
 
 class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
-    """Code with a button that copies it.
+    """Code with buttons that copy it and put it into a cell; and files, which `download` hands to the browser.
 
     Attributes:
         title: the purpose of the code.
@@ -144,6 +152,20 @@ class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return "CodeBox()"
+
+    def download(self, name: str, kind: str, data: bytes) -> None:
+        """Let the browser save a file.
+
+        Args:
+            name: of the file.
+            kind: its MIME type.
+            data: what is in it.
+        """
+        self.send({"kind": "download", "name": name, "type": kind}, [data])
+
+    def insert(self) -> None:
+        """Put the code into a new cell below the one that is active; elsewhere than in JupyterLab, do nothing."""
+        self.send({"kind": "insert"})
 
 
 def words(css: str) -> ipywidgets.HTML:

@@ -9,16 +9,15 @@ from typing import Any
 
 import ipywidgets
 
-from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.models.recipes import Family
 from hfta_nb.records.history import History
-from hfta_nb.study import Study, executors
+from hfta_nb.study import Study, executors, taking_home
 from hfta_nb.ui import actions
 from hfta_nb.ui.debounce import Debounced, Later
 from hfta_nb.ui.define import Define
 from hfta_nb.ui.dry_run import DryRun, Tried
-from hfta_nb.ui.exports import take_home_code, write_csv, write_png
+from hfta_nb.ui.exports import write_csv, write_png
 from hfta_nb.ui.offer import Offer
 from hfta_nb.ui.persistence import Persistence
 from hfta_nb.ui.plan_view import PlanView, device_text
@@ -27,12 +26,12 @@ from hfta_nb.ui.refresh import clear, refresh, sections_of
 from hfta_nb.ui.reopen import loaded, restore
 from hfta_nb.ui.results import Results
 from hfta_nb.ui.run_list import RunList
-from hfta_nb.ui.run_phase import AT_REST, ENDED, RunPhase, why_not
+from hfta_nb.ui.run_phase import AT_REST, ENDED, why_not
 from hfta_nb.ui.saved_run import arguments_of, columns_of
 from hfta_nb.ui.session import Session
-from hfta_nb.ui.status import status
+from hfta_nb.ui.shown_run import ShownRun
+from hfta_nb.ui.since_run import SinceRun, added
 from hfta_nb.ui.train_view import TrainView
-from hfta_nb.ui.trials import amount, rungs
 from hfta_nb.ui.watch import Watch
 from hfta_nb.ui.widgets import Bar
 
@@ -40,7 +39,7 @@ REPLAN_S = 0.25
 """Idle time after typing before the plan is made again."""
 
 
-class Workbench(ipywidgets.VBox):  # type: ignore[misc]
+class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
     """Define a sweep, see its plan, train it in a worker process, watch it, and take the winner home.
 
     Every button is also a method. Callbacks of a run are called on a thread that reads its events.
@@ -107,6 +106,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.live, self.leaderboard = self.watch.live, self.results.leaderboard
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
         self.sections = sections_of(bodies, lambda: self._session.phase in AT_REST)
+        press_since = functools.partial(actions.press_since, self)
+        self._since = SinceRun(self.define, self.sections["Define"], self._session, press_since)
         # Linked in the front end, so that rows and curves agree while the kernel is busy.
         self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
         self.live.observe(lambda _: self.refresh(), "color_by")
@@ -185,6 +186,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
             self._clear()
             self._persistence.be_seen(wait)
             self._persistence.begun(study)
+            self._since.begin()
             self._session.start(study)
             if wait:
                 self.handle.wait()  # at the end all subscribers have seen the last event
@@ -240,13 +242,33 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         return handle
 
     def take(self, member: int) -> Any:
-        """Get a member's best weights as a plain module, also kept as `taken`; shows the code for it."""
+        """Get a member's best weights as a plain module, also kept as `taken`; writes a file and shows its code."""
         result = self.study.member(member)
         self.taken = result.module()
-        name = self._persistence.name
-        self.results.show_code(f"take #{member} home", take_home_code(name, result))
-        self.results.say(f"#{member} is in {name}.taken")
+        path = taking_home.write(result)
+        self.results.show_code(f"take #{member} home", taking_home.source(result, path))
+        written = f", its weights are in {path}" if path else ""
+        self.results.say(f"#{member} is in {self._persistence.name}.taken{written}")
         return self.taken
+
+    def refine(self, member: int) -> None:
+        """Put a finer grid around a member, or a narrower search, into Define."""
+        self._since.refine(member)
+        self.bar.reveal = True
+
+    def revert(self) -> None:
+        """Have Define as it was when the run began."""
+        self._since.revert()
+
+    def add(self) -> list[dict[str, Any]]:
+        """Train the variants that Define has and the run has not in this run as well; returns them.
+
+        Raises:
+            StudyError: nothing is training, or there are none that can join the run.
+        """
+        variants = self._since.add()
+        self.results.say(added(variants))
+        return variants
 
     def export_csv(self) -> Path:
         """Write the leaderboard to ``leaderboard.csv`` in the run's directory; returns the path."""
@@ -337,46 +359,11 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
                 self.sections["Plan"].summarise(found.wrong)
             self.phase_changed()
 
-    # The methods of `hfta_nb.ui.session.Screen`.
-
-    def attach(self, handle: Any) -> None:
-        self.live.attach(handle)
-
-    def run_began(self, event: ev.RunStarted) -> None:
-        self.bar.device = f"{event.device} {event.device_name}".strip()
-        self._persistence.announce(event.directory)
-        self._persistence.arranged()
-        self._later.soon(self.runs.look)
-
-    def starting(self, what: str) -> None:
-        self.say(f"starting: {what}", "busy")
-
-    def refused(self, why: str) -> None:
-        self.results.say(why, bad=True)
-
-    def failed(self, reason: str, detail: str, interrupted: bool = False) -> None:
-        what = "The run was interrupted." if interrupted else "The run failed."
-        self.train_view.fail(reason or "no reason was given", detail, self._session.has_checkpoint, what)
-
-    def ended(self) -> None:
-        self._later.soon(lambda: self.results.figures.follow(at_once=True))
-        self._later.soon(self.runs.refresh)
-        if not self._waiting:
-            self._later.soon(self._persistence.keep)
-
-    def phase_changed(self) -> None:
-        phase, session = self._session.phase, self._session
-        self.train_view.enable(phase, self._planner.problem or self._tried.off, session.has_checkpoint)
-        self.results.enable(session.history.run is not None, phase in AT_REST, self._planner.draft is not None)
-        self.live.rungs = rungs(session.study)
-        trains = amount(session.study) if phase is not RunPhase.IDLE else self._planner.amount
-        self.say(*status(phase, session.history, trains, self._planner.problem, self._tried.wrong))
+    # The screen.
 
     def refresh(self) -> None:
         refresh(self, self._session)
         self._later.soon(self.results.figures.follow)
-
-    # The screen.
 
     def _clear(self, anew: bool = True) -> None:
         """Make room for a run; `anew`: another one than that on the screen."""
@@ -390,6 +377,7 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         self.live.start(study.history)
         if study.history.run is not None:
             self.run_began(study.history.run)
+        self._since.begin()
         self._session.adopt(study)
         self.bar.reveal = True
 
@@ -400,7 +388,3 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
                 self.__dict__[part].close()
         for child in self.children[:-1]:  # the list of runs stays for the next one
             child.close()
-
-    def say(self, text: str, level: str) -> None:
-        """Show a line at the head; `level` as in `Bar`."""
-        self.bar.status, self.bar.level = text, level

@@ -72,6 +72,15 @@ class Bench(Protocol):
     def take(self, member: int) -> Any:
         """Get a member's module."""
 
+    def refine(self, member: int) -> None:
+        """Put a finer grid around a member into Define."""
+
+    def revert(self) -> None:
+        """Have Define as it was when the run began."""
+
+    def add(self) -> list[dict[str, Any]]:
+        """Train what was added in Define in the run as well."""
+
     def restore(self, path: str | Path) -> None:
         """Show a saved run."""
 

@@ -256,6 +256,28 @@ def test_the_tools_of_the_selected_rows_stand_below_them_and_ask_for_them(opened
     assert tools.count() == 0
 
 
+def test_delete_asks(opened: Callable[..., Any]) -> None:
+    page = opened(table(AXES))
+    page.locator("tr[data-member='2']").click()
+    question = page.get_by_role("alert")
+    for way in ("keep", "Escape", "another member"):
+        page.get_by_role("button", name="delete", exact=True).click()
+        assert question.inner_text().startswith("Delete #")
+        assert page.get_by_role("button", name="pause").count() == 0
+        if way == "keep":
+            page.get_by_role("button", name="keep").click()
+        elif way == "Escape":
+            page.keyboard.press("Escape")
+        else:
+            page.locator("tr[data-member='3']").click()
+        assert question.count() == 0
+        assert page.get_by_role("button", name="pause").is_visible()
+    assert page.evaluate("model.sent") == []
+    page.get_by_role("button", name="delete", exact=True).click()
+    question.get_by_role("button", name="delete", exact=True).click()
+    assert page.evaluate("model.sent") == [{"kind": "steer", "name": "delete", "members": [3], "text": ""}]
+
+
 def test_a_diverged_member_is_marked_with_its_reason(opened: Callable[..., Any]) -> None:
     page = opened(table(AXES))
     row = page.locator("tr[data-member='1']")

@@ -348,4 +348,4 @@ def test_rungs_and_copies_are_marked(opened: Open) -> None:
     front.show([ev.MemberEdited(T0 + 30, 1, "copied", 0, True, 6, 138, {"lr": 0.5})])
     settle(front)
     assert count(front, colors.member(1).light) > orange + 8
-    assert "copy of #0 at epoch 6" in hover(front, 0.99, 0.66)
+    assert "copy of #0, lr 0.001 \N{RIGHTWARDS ARROW} 0.5 at epoch 6" in hover(front, 0.99, 0.66)

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -163,13 +164,14 @@ def leaderboard_sorts(screen: Screen) -> None:
 
 
 def exports(screen: Screen) -> None:
-    screen.button("CSV").click()
-    rows = list(csv.DictReader(io.StringIO(download(screen, "leaderboard.csv").read_text())))
+    written = download(screen, "leaderboard.csv", lambda: screen.button("CSV").click()).read_text()
+    link = screen.root.get_by_role("link", name="download leaderboard.csv")
+    assert download(screen, "leaderboard.csv", link.click).read_text() == written
+    rows = list(csv.DictReader(io.StringIO(written)))
     assert [int(row["member"]) for row in rows] == screen.ask("[m.id for m in wb.history.leaderboard()]")
     assert {row["width"] for row in rows} == {"4", "8"}
     assert screen.ask("(wb.study.directory / 'leaderboard.csv').exists()") is True
-    screen.button("PNG").click()
-    with Image.open(download(screen, "curves.png")) as image:
+    with Image.open(download(screen, "curves.png", lambda: screen.button("PNG").click())) as image:
         assert image.width > 600
         assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10
 
@@ -206,10 +208,9 @@ def runs_are_compared_and_opened(screen: Screen) -> None:
     assert screen.ask(f"(wb.study.directory.parent / {last!r}).exists()") is False
 
 
-def download(screen: Screen, name: str) -> Path:
-    link = screen.root.get_by_role("link", name=f"download {name}")
+def download(screen: Screen, name: str, click: Callable[[], None]) -> Path:
     with screen.notebook.page.expect_download() as waiting:
-        link.click()
+        click()
     assert waiting.value.suggested_filename == name
     return Path(waiting.value.path())
 
@@ -219,7 +220,10 @@ def taken_home(screen: Screen) -> None:
     best = screen.ask("wb.study.best().variant.id")
     screen.tool(f"take #{best} home", int(str(best))).click()
     box = screen.root.locator(".hfta-code-text")
-    expect(box).to_contain_text(f"member({best})")
+    expect(box).to_contain_text(f"member_{best}.safetensors")
+    loads = screen.notebook.page.locator(".jp-Notebook .jp-CodeCell").filter(has_text="load_file")
+    expect(loads).to_have_count(1)
+    expect(loads.locator(".cm-content")).to_contain_text("model.eval()")
     measured = """
 import torch, hfta_nb
 data = hfta_nb.data.load("digits")
@@ -233,6 +237,6 @@ with torch.no_grad():
     screen.root.get_by_role("button", name="copy", exact=True).click()
     copied = screen.notebook.page.evaluate("navigator.clipboard.readText()")
     assert copied == box.inner_text()
-    outputs = screen.notebook.run_cell(copied + "\ntype(model).__name__")
-    assert outputs[-1]["output_type"] == "execute_result"
+    same = "all((a == b).all() for a, b in zip(model.state_dict().values(), shown.taken.state_dict().values()))"
+    assert screen.notebook.run_cell(f"{copied}\n{same}")[-1]["data"]["text/plain"] == "True"
     screen.picture("quickstart-taken-home-light")

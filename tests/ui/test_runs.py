@@ -93,7 +93,7 @@ def test_the_code_cell_reproduces_the_run(ran: Workbench) -> None:
 def test_a_member_is_taken_home(ran: Workbench) -> None:
     ran.leaderboard._handle_custom_msg({"kind": "take", "id": 1}, [])
     assert isinstance(ran.taken, nn.Module)
-    assert "workbench.study.member(1).module()" in ran.results.code_box.code
+    assert "member_1.safetensors" in ran.results.code_box.code
     assert "hfta.Study.load(" in ran.results.code_box.code
     data = hfta.data.load("digits")
     with torch.no_grad():

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from run_events import run_started
+from run_events import folded, run_started
 from ui.bench import Make, Runs
 
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
 from hfta_nb.ui import Workbench
+from hfta_nb.ui.edits import marks
+from hfta_nb.ui.leaderboard import table_of
 from hfta_nb.ui.live_state import LiveState
 from hfta_nb.ui.steer import NAMES, changes_of
 
@@ -130,13 +132,34 @@ def test_another_run_begins_with_nobody_selected_and_no_figure(make: Make, runs:
     assert bench.results.figures.note.value == ""
 
 
-def test_a_deleted_member_leaves_the_table(make: Make, runs: Runs) -> None:
+def test_a_deleted_member_leaves_table_curves_and_selection(make: Make, runs: Runs) -> None:
+    """One that stayed selected would grey all curves, and have no row where it could be deselected."""
     bench = make()
     bench.train()
     runs.begins(bench)
+    bench.leaderboard.selected = bench.live.selected = [1, 0]
     runs.happens(ev.MemberChanged(3.0, 1, ev.DELETED, "deleted by request"))
     bench.refresh()
     assert [row["id"] for row in bench.leaderboard.table["rows"]] == [0]
+    assert bench.leaderboard.selected == bench.live.selected == [0]
+    live = LiveState()
+    live.seed(bench.history)
+    message = live.take()
+    assert message is not None
+    assert [member["id"] for member in message[0]["layout"]["members"]] == [0]
+    live.add(ev.MemberChanged(4.0, 0, ev.DELETED, "deleted by request"))
+    message = live.take()
+    assert message is not None
+    assert message[0]["layout"]["members"] == []
+
+
+def test_only_delete_asks(make: Make, runs: Runs) -> None:
+    bench = make()
+    bench.train()
+    runs.begins(bench)
+    asks = {action["name"]: action["question"] for action in bench.leaderboard.table["actions"] if action["question"]}
+    assert list(asks) == ["delete"]
+    assert "{members}" in asks["delete"]  # which the front end fills in
 
 
 def test_nothing_is_asked_of_a_run_that_is_over(make: Make, runs: Runs) -> None:
@@ -183,3 +206,22 @@ def test_curves_are_named_by_the_values_that_members_have_now() -> None:
     assert not message[0]["full"]
     assert [member["label"] for member in message[0]["layout"]["members"]] == ["#0 lr=0.001", "#1 lr=0.005"]
     assert live.take() is None
+
+
+def test_table_and_curves_say_when_a_value_was_set_and_what_it_was() -> None:
+    history = folded([run_started({"lr": [1e-3, 1e-2], "width": [8]})])
+    assert "changed" not in [c["label"] for c in table_of(history)["columns"]]
+    history.add(ev.MemberEdited(3.0, 1, "set", None, True, 2, 46, {"lr": 5e-3}, "by request"))
+    history.add(ev.MemberEdited(4.0, 1, "set", None, True, 3, 69, {"lr": 1e-3, "weight_decay": 0.1}, "by request"))
+    history.add(ev.MemberEdited(5.0, 0, "copied", 1, True, 4, 92, {"lr": 2e-3}))
+    assert marks(history) == {
+        0: [(4, "copy of #1, lr 0.001 \N{RIGHTWARDS ARROW} 0.002")],
+        1: [
+            (2, "lr 0.01 \N{RIGHTWARDS ARROW} 0.005"),
+            (3, "lr 0.005 \N{RIGHTWARDS ARROW} 0.001, weight_decay 0.1"),
+        ],
+    }
+    table = table_of(history)
+    place = [c["label"] for c in table["columns"]].index("changed")
+    cells = {row["id"]: row["cells"][place] for row in table["rows"]}
+    assert cells == {0: "", 1: "lr 0.005 \N{RIGHTWARDS ARROW} 0.001, weight_decay 0.1 at ep 3"}

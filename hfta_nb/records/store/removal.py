@@ -13,7 +13,9 @@ from hfta_nb.records.store.connections import Access
 from hfta_nb.records.store.locks import LOCK, Hold
 
 _DATABASE = re.compile(re.escape(database.NAME) + r"(-wal|-shm|-journal|\.\w+\.tmp(-journal)?)?")
-_BESIDE = re.compile(r"(data\.safetensors|output\.log|optuna\.log|leaderboard\.csv|curves\.png)(\.lock|\.tmp)?")
+_BESIDE = re.compile(
+    r"(data\.safetensors|output\.log|optuna\.log|leaderboard\.csv|curves\.png|member_\d+\.safetensors)(\.lock|\.tmp)?"
+)
 """What a study, its worker, its search and its exports write beside the database, directly in its directory."""
 
 

@@ -1,5 +1,6 @@
-// Code to take away: shown as text, copied by a button.
+// What is taken away: code, which buttons copy and put into a cell, and files.
 
+import { errands, inserting } from "./errands.js";
 import { element, lasting, onTraits } from "./page.js";
 
 /** @param {string} text @param {HTMLElement} box @returns {Promise<string>} */
@@ -25,9 +26,10 @@ export default { render: lasting(({ model, el, signal }) => {
   const say = element("span", "", { role: "status" });
   const hint = "Copy the code to the clipboard";
   const take = element("button", "hfta-copy", { type: "button", title: hint }, "copy");
+  const cell = element("button", "hfta-insert", { type: "button", title: "Put the code into a new cell below" }, "insert below");
   const close = element("button", "hfta-close", { type: "button", title: "Hide the code" }, "close");
   const box = element("pre", "hfta-code-text", { tabindex: "0" });
-  head.append(title, take, close, say);
+  head.append(title, take, cell, close, say);
   root.append(head, box);
   el.append(root);
 
@@ -37,6 +39,8 @@ export default { render: lasting(({ model, el, signal }) => {
     box.setAttribute("aria-label", model.get("title") || "code");
     say.textContent = "";
     root.hidden = !model.get("code");
+    for (const [name, value] of Object.entries(inserting(model.get("code")))) cell.setAttribute(name, value);
+    cell.hidden = !document.querySelector(".jp-NotebookPanel"); // whose commands do it
   };
   take.addEventListener("click", async () => { say.textContent = await copy(model.get("code"), box); });
   close.addEventListener("click", () => {
@@ -44,5 +48,6 @@ export default { render: lasting(({ model, el, signal }) => {
     model.save_changes();
   });
   onTraits(model, ["title", "code"], signal, draw);
+  errands(model, signal, cell);
   draw();
 }) };

@@ -1,4 +1,4 @@
-// Marks beside the curves: epochs at which trials are pruned or members replaced, and where a member became a copy.
+// Marks beside the curves: epochs at which trials are pruned or members replaced, and where a member became a copy or was changed.
 
 import { vertical } from "./draw.js";
 import { nearest } from "./trace.js";
@@ -24,23 +24,31 @@ export function paintRungs(c, plot, { view, xAxis }) {
 }
 
 /**
- * A ring at each epoch at which a member took another's state.
+ * A ring at each epoch at which a member took another's state or was given other values; said of one that stands out.
  * @param {CanvasRenderingContext2D} c
  * @param {Plot} plot
  * @param {Series} series
+ * @param {boolean} up whether it stands out
  */
-export function paintCopies(c, plot, { member, trace, xs, ys }) {
-  for (const [epoch] of member.copies) {
+export function paintMarks(c, plot, { member, trace, xs, ys }, up) {
+  for (const [epoch, what] of member.marks) {
     const i = nearest(trace.epoch, trace.n, epoch);
-    if (trace.epoch[i] !== epoch || !Number.isFinite(plot.y.px(ys[i]))) continue;
+    // One that begins as a copy, or is changed before its first epoch has ended, has its first point later.
+    if (i < 0 || Math.abs(trace.epoch[i] - epoch) > 1 || !Number.isFinite(plot.y.px(ys[i]))) continue;
+    const [x, y] = [plot.x.px(xs[i]), plot.y.px(ys[i])];
     c.lineWidth = 1.5;
     c.beginPath();
-    c.arc(plot.x.px(xs[i]), plot.y.px(ys[i]), 5, 0, 2 * Math.PI);
+    c.arc(x, y, 5, 0, 2 * Math.PI);
     c.stroke();
+    if (!up) continue;
+    const right = x + 8 + c.measureText(what).width < plot.margin.left + plot.plotWidth;
+    c.textAlign = right ? "left" : "right";
+    c.textBaseline = "bottom";
+    c.fillText(what, right ? x + 8 : x - 8, y - 6);
   }
 }
 
-/** What a tooltip says of it. @param {Series["member"]} member */
-export function copiesOf({ copies }) {
-  return copies.map(([epoch, parent]) => `copy of #${parent} at epoch ${epoch}`).slice(-3).join(", ");
+/** What a tooltip says of them. @param {Series["member"]} member */
+export function marksOf({ marks }) {
+  return marks.map(([epoch, what]) => `${what} at epoch ${epoch}`).slice(-3).join("; ");
 }

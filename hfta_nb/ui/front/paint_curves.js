@@ -1,7 +1,7 @@
 // The curves of the members on the canvas.
 
 import { dot, line, vertical } from "./draw.js";
-import { paintCopies, paintRungs } from "./marks.js";
+import { paintMarks, paintRungs } from "./marks.js";
 import { indexAt } from "./read_curves.js";
 import { ended } from "./store.js";
 
@@ -63,7 +63,7 @@ function curve(c, plot, panel, series, up, alpha) {
   if (trace.n > 1) line(c, xs, ys, trace.n, plot.x, plot.y);
   else dot(c, plot.x.px(xs[0]), plot.y.px(ys[0]), main ? 3 : 2);
   c.setLineDash([]);
-  if (main) paintCopies(c, plot, series);
+  if (main) paintMarks(c, plot, series, up);
   if (main && ended(member)) cross(c, plot, xs, ys, trace.n);
   else if (main) arrow(c, plot, xs[trace.n - 1], ys[trace.n - 1]);
 }

@@ -1,7 +1,7 @@
 // What is read from the curves: the point that is pointed at, the next one, and what the tooltip says.
 
 import { toSegment } from "./draw.js";
-import { copiesOf } from "./marks.js";
+import { marksOf } from "./marks.js";
 import { formatNumber, formatTime } from "./numbers.js";
 import { ended } from "./store.js";
 import { nearest } from "./trace.js";
@@ -119,7 +119,7 @@ export function tipOf({ parts, shown, view }, { series, index }) {
     })),
     notes: [
       ended(member) ? `${member.state}${member.reason ? ": " + member.reason : ""}` : view.store.blown(member),
-      copiesOf(member),
+      marksOf(member),
     ],
   };
 }

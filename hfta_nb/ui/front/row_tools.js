@@ -4,7 +4,7 @@ import { element, setText } from "./page.js";
 
 /** @import { Model } from "./types.d.ts" */
 
-/** A button that steers; `steer.py` writes these. @typedef {{ name: string, label: string, title: string, field: string, states: string[] }} Action */
+/** A button that steers; `steer.py` writes these. @typedef {{ name: string, label: string, title: string, field: string, states: string[], question: string }} Action */
 /** The part of a row that is used. @typedef {{ id: number, now: string, take: boolean }} Chosen */
 
 export class RowTools {
@@ -16,6 +16,8 @@ export class RowTools {
   constructor(model, reveal, leave) {
     this.model = model;
     this.reveal = reveal;
+    this.asking = /** @type {Action | null} */ (null); // whose question is shown
+    this.asked = ""; // of which members
     this.typed = /** @type {Record<string, string>} */ ({ values: "", epochs: "10" });
     this.buttons = /** @type {[Action, HTMLButtonElement][]} */ ([]);
     this.stamp = "";
@@ -24,6 +26,7 @@ export class RowTools {
     this.who = element("b");
     this.take = this.button("take home", "take", () => model.send({ kind: "take", id: this.selected[0] }));
     this.take.title = "Its best weights as a plain module, and the code that gets them";
+    this.refine = this.button("refine", "refine", () => model.send({ kind: "refine", id: this.selected[0] }));
     this.clear = this.button("×", "clear", () => {
       model.set("selected", []);
       model.save_changes();
@@ -33,9 +36,11 @@ export class RowTools {
     this.tr = element("tr", "hfta-row-tools");
     this.td = element("td");
     this.bar = element("div", "", { role: "toolbar", "aria-label": "selected members" });
-    this.td.append(this.bar);
+    this.question = element("div", "hfta-row-question", { role: "alert" });
+    this.td.append(this.bar, this.question);
     this.tr.append(this.td);
-    this.tr.addEventListener("keydown", (event) => { if (event.key === "Escape") leave(this.anchor); });
+    this.tr.addEventListener("keydown", (event) => { if (event.key === "Escape") this.asking ? this.confirm(null) : leave(this.anchor); });
+    this.confirm(null);
   }
 
   /** @returns {number[]} */
@@ -57,15 +62,18 @@ export class RowTools {
       return;
     }
     this.anchor = Number(below.dataset.member);
+    if (this.asking && this.asked !== String(this.selected)) this.confirm(null);
     this.td.colSpan = Math.max(1, columns);
     this.build(actions);
-    setText(this.who, chosen.slice(0, 8).map((row) => `#${row.id}`).join(", ") + (chosen.length > 8 ? ", ..." : ""));
+    setText(this.who, this.names());
     for (const [{ states, title }, button] of this.buttons) {
       button.disabled = !chosen.some((row) => states.includes(row.now));
       const are = [...new Set(chosen.map((row) => row.now.toLowerCase()))].join(", ");
       button.title = button.disabled ? `Not now: ${chosen.length > 1 ? "the selected are" : "it is"} ${are}` : title;
     }
     this.take.disabled = chosen.length !== 1 || !chosen[0].take;
+    this.refine.disabled = chosen.length !== 1;
+    this.refine.title = this.refine.disabled ? "Not now: select one member" : "Put a finer grid around its values into Define";
     this.take.setAttribute("aria-label", chosen.length === 1 ? `take #${chosen[0].id} home` : "take home");
     this.move(below);
   }
@@ -95,7 +103,7 @@ export class RowTools {
     const values = this.field("values", { type: "text", placeholder: "lr=3e-4", title: "Values for set and clone: lr=3e-4, weight_decay=0.01" });
     const epochs = this.field("epochs", { type: "number", min: "1", title: "How many more epochs extend gives" });
     const steering = actions.length ? [part("values", values), part("epochs", epochs)] : [];
-    this.bar.replaceChildren(part("", this.who), ...steering, part("none", this.take, this.clear));
+    this.bar.replaceChildren(part("", this.who), ...steering, part("none", this.take, this.refine, this.clear));
   }
 
   /** @param {string} label @param {string} name @param {() => void} pressed */
@@ -115,8 +123,34 @@ export class RowTools {
     return label;
   }
 
+  names() { return this.selected.slice(0, 8).map((id) => `#${id}`).join(", ") + (this.selected.length > 8 ? ", ..." : ""); }
+
+  /** Asks a button's question in place of the tools; none where there is none. @param {Action | null} action */
+  confirm(action) {
+    const before = this.asking;
+    this.asking = action;
+    this.asked = String(this.selected);
+    this.bar.hidden = action !== null;
+    this.question.hidden = action === null;
+    this.question.replaceChildren();
+    if (!action) {
+      this.buttons.find(([{ name }]) => name === before?.name)?.[1].focus({ preventScroll: true });
+      return;
+    }
+    const no = this.button("keep", "no", () => this.confirm(null));
+    const yes = this.button(action.label, "yes", () => {
+      this.confirm(null);
+      this.send(action);
+    });
+    this.question.append(action.question.replace("{members}", this.names()), yes, no);
+    no.focus({ preventScroll: true });
+  }
+
   /** @param {Action} action */
-  ask({ name, field }) {
+  ask(action) { action.question ? this.confirm(action) : this.send(action); }
+
+  /** @param {Action} action */
+  send({ name, field }) {
     this.model.send({ kind: "steer", name, members: this.selected, text: this.typed[field] ?? "" });
   }
 }

@@ -1,6 +1,6 @@
 // The head of a section. The fold is made here and linked to the body in the front end: it works while the kernel is busy.
 
-import { element, lasting, onTraits } from "./page.js";
+import { element, lasting, onTraits, setText } from "./page.js";
 
 let made = 0;
 
@@ -13,7 +13,9 @@ export default { render: lasting(({ model, el, signal }) => {
   button.append(title);
   head.append(button);
   el.classList.add("hfta-section-head");
-  el.append(head, summary);
+  const note = element("span", "hfta-since", { role: "status" });
+  const actions = element("span", "hfta-head-actions");
+  el.append(head, summary, note, actions);
 
   const draw = () => {
     const open = model.get("unfolded");
@@ -26,6 +28,14 @@ export default { render: lasting(({ model, el, signal }) => {
     summary.title = model.get("summary");
     summary.hidden = open;
     el.dataset.open = String(open);
+    setText(note, model.get("note"));
+    const labels = /** @type {string[]} */ (model.get("actions"));
+    if (String(labels) !== String([...actions.children].map((made) => made.textContent))) actions.replaceChildren(...labels.map(action));
+  };
+  const action = (/** @type {string} */ label) => {
+    const made = element("button", "", { type: "button" }, label);
+    made.addEventListener("click", () => model.send({ action: label }));
+    return made;
   };
   const fold = () => {
     const open = !model.get("unfolded");
@@ -35,6 +45,6 @@ export default { render: lasting(({ model, el, signal }) => {
   };
   button.addEventListener("click", fold);
   summary.addEventListener("click", () => { if (!String(getSelection())) fold(); });
-  onTraits(model, ["title", "summary", "unfolded"], signal, draw);
+  onTraits(model, ["title", "summary", "note", "actions", "unfolded"], signal, draw);
   draw();
 }) };

@@ -24,7 +24,7 @@ export interface MemberLayout extends Stroke {
   id: number;
   label: string;
   config: [string, string][];
-  copies: [epoch: number, parent: number][]; // when it became a copy, and of whom
+  marks: [epoch: number, what: string][]; // when it became a copy, or was given other values
 }
 
 export interface Member extends MemberLayout {
