@@ -105,7 +105,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
                 self._lay([])
         except HftaError as error:
             self.note.value = f'<span role="alert">{escape(error_words(error))}</span>'
-        self.image.value = data
+        self.image.value, self.image.tooltip = data, KINDS[self.kind.value]
         self.image.layout.display = "" if data else "none"
         self.again.layout.display = "" if self.kind.value != NONE else "none"
 

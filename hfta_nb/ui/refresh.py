@@ -9,7 +9,7 @@ from ipywidgets import Widget
 from hfta_nb.ui import results, watch
 from hfta_nb.ui.figure_box import NONE
 from hfta_nb.ui.leaderboard import table_of
-from hfta_nb.ui.run_phase import AT_REST, ENDED
+from hfta_nb.ui.run_phase import AT_REST, ENDED, RunPhase
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.steer import actions
 from hfta_nb.ui.trials import Trials
@@ -45,7 +45,7 @@ def refresh(bench: Bench, session: Session) -> None:
         lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
         lines["Train"] = bench.train_view.show(history, session.phase, Trials.of(session.study))
         groups, study = history.groups, session.study
-        unmeasured = session.phase in ENDED and history.progress is not None and not history.speeds
+        unmeasured = session.phase in ENDED - {RunPhase.FAILED} and history.progress is not None and not history.speeds
         configs = {member.id: member.config for member in history.members.values()}
     bench.train_view.offer_measuring(unmeasured and study is not None and not study.serial)
     if table != bench.leaderboard.table:

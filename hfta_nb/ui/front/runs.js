@@ -90,7 +90,7 @@ class Runs {
   drawHead() {
     if (this.head.childElementCount !== 1 || this.head.firstChild.childElementCount !== this.columns.length + 2) {
       const line = element("tr");
-      line.append(element("th", "", { scope: "col", "aria-label": "chosen" }));
+      line.append(element("td"));
       for (const column of this.columns) {
         const th = element("th", column.number ? "hfta-number" : "", { scope: "col" });
         th.dataset.key = column.key;
@@ -99,7 +99,7 @@ class Runs {
         th.append(button);
         line.append(th);
       }
-      line.append(element("th", "hfta-actions", { scope: "col", "aria-label": "actions" }));
+      line.append(element("td", "hfta-actions"));
       this.head.replaceChildren(line);
     }
     for (const th of this.head.querySelectorAll("th[data-key]")) {
@@ -140,6 +140,7 @@ class Runs {
     line.check.checked = chosen;
     line.open.textContent = row.open;
     line.open.setAttribute("aria-label", `${row.open} ${line.tr.dataset.run}`);
+    if (row.open === "shown" && document.activeElement === line.open) line.tr.focus({ preventScroll: true });
     line.open.disabled = row.open === "shown";
     line.open.title = { shown: "This run is on the screen", Reattach: "Show and steer this run, which is in progress" }[row.open] ?? "Show this run, with curves, results and definition";
   }
