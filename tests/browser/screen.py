@@ -170,7 +170,8 @@ class Screen:
         script = """async root => (await axe.run(root, { resultTypes: ['violations'] })).violations
             .filter(v => ['serious', 'critical'].includes(v.impact))
             .map(v => [v.id, ...v.nodes.map(n => n.html.slice(0, 200))])"""
-        assert self.root.evaluate(script) == []
+        barriers = self.root.evaluate(script)
+        assert not barriers, barriers
 
     def expect_one_screen(self, rows: int = 8) -> None:
         """See that the window shows what belongs to a run: the bar, both plots, and room for so many rows."""

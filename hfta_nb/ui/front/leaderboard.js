@@ -3,16 +3,17 @@
 const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows would stall
 
 import { Columns } from "./columns.js";
+import { compare } from "./compare.js";
 import { fits, parsed } from "./filter.js";
 import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
 import { adds } from "./pointer.js";
 import { RowTools } from "./row_tools.js";
 
 /** @import { Column, Drawn } from "./columns.js" */
+/** @import { Key } from "./compare.js" */
 /** @import { Action } from "./row_tools.js" */
 /** @import { Model, Stroke } from "./types.d.ts" */
 
-/** @typedef {string | number | null} Key */
 /**
  * A member as the kernel describes it; `leaderboard.py` writes these.
  * @typedef {{ id: number, state: string, reason: string, cells: string[], keys: Key[], swatch: Stroke, now: string,
@@ -20,14 +21,6 @@ import { RowTools } from "./row_tools.js";
  * A member's elements.
  * @typedef {{ tr: HTMLElement, cells: HTMLElement[], mark: ReturnType<typeof strokeMark> }} Line
  */
-
-/** Order of two sort keys; what is missing comes last, whichever way the column is sorted. @param {Key | undefined} a @param {Key | undefined} b @param {number} sign */
-export function compare(a, b, sign) {
-  if (a === null || a === undefined) return b === null || b === undefined ? 0 : 1;
-  if (b === null || b === undefined) return -1;
-  if (typeof a === "number" && typeof b === "number") return sign * (a - b);
-  return sign * String(a).localeCompare(String(b), undefined, { numeric: true });
-}
 
 /** @param {ReturnType<typeof strokeMark>} mark @param {Stroke} stroke */
 function paint({ svg, stroke: line }, stroke) {
