@@ -29,15 +29,17 @@ TESTS := $(PYTEST) --dist loadgroup --no-loadscope-reorder -p no:nbval tests
 # Belongs to the lock's torch (a test compares them).
 TORCHVISION := torchvision==0.28.0
 # Checks the types of the front end. It runs on the Node.js that Playwright brings, as the front end's tests do, and comes
-# from npm's registry by JupyterLab's own client.
+# from npm's registry by JupyterLab's own client; so does axe-core, by which the browser tests look for barriers.
 TYPESCRIPT := 7.0.2
 TSC := $(VENV)/typescript-$(TYPESCRIPT)
+AXE := 4.14.1
+AXE_CORE := $(VENV)/axe-core-$(AXE)
 NODE = PATH="$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/playwright/driver):$$PATH"
 # The oldest release of Optuna that pyproject.toml allows, and the last of its major version: both have to do.
 OPTUNA4 ?= 'optuna==4.*'
 # Where Sphinx and what it needs lie, beside the environment, which `make lab` and `make test` need not wait for.
 DOCS := $(VENV)/docs
-BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium)
+BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium $(AXE_CORE)/installed)
 # What the package's own kernels are compiled with where the sanitizers watch them; torch's memory is watched as well.
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
@@ -79,11 +81,13 @@ types: venv front ## mypy, strict, and tsc for the front end
 front: venv $(TSC)/installed ## tsc, strict, for the front end
 	$(NODE) node $(TSC)/node_modules/typescript/bin/tsc
 
-$(TSC)/installed: | venv
-	rm -rf $(TSC)
-	mkdir $(TSC)
-	cd $(TSC) && touch yarn.lock && $(NODE) YARN_NODE_LINKER=node-modules YARN_ENABLE_TELEMETRY=0 \
-		../bin/jlpm add --exact typescript@$(TYPESCRIPT) >install.log || { cat install.log; exit 1; }
+$(TSC)/installed: NPM = typescript@$(TYPESCRIPT)
+$(AXE_CORE)/installed: NPM = axe-core@$(AXE)
+$(TSC)/installed $(AXE_CORE)/installed: | venv
+	rm -rf $(@D)
+	mkdir $(@D)
+	cd $(@D) && touch yarn.lock && $(NODE) YARN_NODE_LINKER=node-modules YARN_ENABLE_TELEMETRY=0 \
+		../bin/jlpm add --exact $(NPM) >install.log || { cat install.log; exit 1; }
 	touch $@
 
 pytest: venv $(BROWSER) ## the tests of `make test`; PYTEST_ARGS="-k name"

@@ -13,6 +13,7 @@ AROUND = 2
 
 MOST_CALLS = 4
 _FRAME = re.compile(r'^ +File "([^"\n]+)", line (\d+), in (.+)\n(?: {4}(\S.*)\n)?', re.M)
+_PLACE = re.compile(r"(\S+\.py):(\d+)")
 _CHAINED = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)", re.M)
 
 
@@ -26,14 +27,15 @@ def failure(what: str, reason: str, todo: str, own: list[UserFrame], detail: str
         own: the user's own calls, the innermost last.
         detail: the traceback.
     """
-    for frame in own:  # a worker does not know which cell a file stands for
-        reason = reason.replace(f"{frame.file}:{frame.line}", frame.place)
-    said = f"<div><strong>{escape(what)}</strong> {escape(shorten(reason, 1000))}</div>"
+    said = f"<div><strong>{escape(what)}</strong> {escape(shorten(in_cells(reason), 1000))}</div>"
     said += f'<div class="hfta-todo">{escape(todo)}</div>' if todo else ""
-    trace = (
-        f"<details><summary>Whole traceback</summary><pre>{escape(detail[-6000:])}</pre></details>" if detail else ""
-    )
-    return f'<div role="alert">{said}</div>{source(own)}{trace}'
+    trace = f"<details><summary>Whole traceback</summary>{_lines('traceback', escape(detail[-6000:]))}</details>"
+    return f'<div role="alert">{said}</div>{source(own)}{trace if detail else ""}'
+
+
+def in_cells(reason: str) -> str:
+    """An error in words, with the notebook's cells in place of their files: a worker does not know of them."""
+    return _PLACE.sub(lambda found: UserFrame(found[1], int(found[2]), "").place, reason)
 
 
 def source(own: list[UserFrame]) -> str:
@@ -48,8 +50,13 @@ def source(own: list[UserFrame]) -> str:
         for number, text in _around(last)
     ]
     place = f"<div>{escape(last.place)}, in {escape(last.function)}</div>"
-    code = f'<pre tabindex="0" aria-label="your source">{"".join(around)}</pre>' if around else ""
+    code = _lines("your source", "".join(around)) if around else ""
     return f'<div class="hfta-source">{led}{place}{code}</div>'
+
+
+def _lines(what: str, markup: str) -> str:
+    """Lines of text that scroll, by the keyboard as well."""
+    return f'<pre tabindex="0" role="region" aria-label="{what}">{markup}</pre>'
 
 
 def own_frames(detail: str) -> list[UserFrame]:

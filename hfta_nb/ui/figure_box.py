@@ -15,7 +15,7 @@ from hfta_nb.records.history import History
 from hfta_nb.study import COSTS, Study
 from hfta_nb.ui.text import escape
 from hfta_nb.ui.text import words as error_words
-from hfta_nb.ui.widgets import button, words
+from hfta_nb.ui.widgets import Picture, button, words
 
 NONE, CONTOUR, BEST = "none", "contour", "best_so_far"
 _EVERY_S = 2.0
@@ -69,7 +69,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
         self.second = _dropdown("up", "The axis from bottom to top; or what the best members cost")
         self.again = button("draw again", "Draw the figure of what has come since", "hfta-figure-again")
         self.note = words("hfta-error")
-        self.image = ipywidgets.Image(
+        self.image = Picture(
             format="png", layout={"max_width": "100%", "display": "none", "align_self": "flex-start"}
         )
         row = ipywidgets.HBox([self.kind, self.first, self.second, self.again]).add_class("hfta-figure-tools")
@@ -105,7 +105,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
                 self._lay([])
         except HftaError as error:
             self.note.value = f'<span role="alert">{escape(error_words(error))}</span>'
-        self.image.value = data
+        self.image.value, self.image.tooltip = data, KINDS[self.kind.value]
         self.image.layout.display = "" if data else "none"
         self.again.layout.display = "" if self.kind.value != NONE else "none"
 

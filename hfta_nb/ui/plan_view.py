@@ -66,7 +66,7 @@ def plan_table(study: Study, groups: Sequence[GroupRecord] | None = None, config
     for group, over in zip(groups[:MOST_ROWS], _differing_in(study, groups, configs), strict=False):
         members = len(group.variants)
         cells = (
-            f"#{group.index}",
+            str(group.index),
             members,
             ", ".join(over) or "-",
             shorten(group.reason) or "-",
@@ -94,7 +94,7 @@ def needs(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:
     turns = " Arrays train one after another." if len(groups) > 1 else ""
     which = "Its tensors need" if len(groups) == 1 else "The largest array's tensors need"
     process = " The process has Python and torch beside them." if study.device.type == "cpu" else ""
-    return f"{which} about {memory(most)}{has} on {device_text(study.device)}{short}.{process}{turns}"
+    return f"{which} about {memory(most)}{has} on {study.device}{short}.{process}{turns}"
 
 
 def manner(study: Study, groups: Sequence[GroupRecord] | None = None) -> str:

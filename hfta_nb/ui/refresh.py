@@ -10,7 +10,7 @@ from hfta_nb import events as ev
 from hfta_nb.ui import results, watch
 from hfta_nb.ui.figure_box import NONE
 from hfta_nb.ui.leaderboard import table_of
-from hfta_nb.ui.run_phase import AT_REST, ENDED
+from hfta_nb.ui.run_phase import AT_REST, ENDED, RunPhase
 from hfta_nb.ui.session import Session
 from hfta_nb.ui.steer import actions
 from hfta_nb.ui.trials import Trials
@@ -46,7 +46,7 @@ def refresh(bench: Bench, session: Session) -> None:
         lines = {"Watch": watch.summary(history), "Results": results.summary(history)}
         lines["Train"] = bench.train_view.show(history, session.phase, Trials.of(session.study))
         groups, study = history.groups, session.study
-        unmeasured = session.phase in ENDED and history.progress is not None and not history.speeds
+        unmeasured = session.phase in ENDED - {RunPhase.FAILED} and history.progress is not None and not history.speeds
         configs = {member.id: member.config for member in history.members.values()}
         deleted = {member.id for member in history.members.values() if member.state == ev.DELETED}
     bench.train_view.offer_measuring(unmeasured and study is not None and not study.serial)

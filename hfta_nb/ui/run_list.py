@@ -18,7 +18,7 @@ from hfta_nb.ui.debounce import Later
 from hfta_nb.ui.live_view import LiveView
 from hfta_nb.ui.reopen import folder_of
 from hfta_nb.ui.run_table import RunTable, summary, table_of
-from hfta_nb.ui.text import count, escape, listing, number, shorten
+from hfta_nb.ui.text import count, escape, listing, metric, number, shorten
 from hfta_nb.ui.text import table as html_table
 from hfta_nb.ui.text import words as error_words
 from hfta_nb.ui.widgets import Section, button, words
@@ -254,5 +254,6 @@ def _comparison(found: Any) -> str:
     def cell(value: Any) -> str:
         return number(value) if isinstance(value, float) else shorten(str(value), 60)
 
-    rows = [[name, *map(cell, row)] for name, row in zip(found.index, found.to_numpy(), strict=True)]
+    said = [metric(name) if name.startswith("best ") else name for name in found.index]
+    rows = [[name, *map(cell, row)] for name, row in zip(said, found.to_numpy(), strict=True)]
     return html_table(["setting", *map(str, found.columns)], rows, "hfta-runs-compare")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hfta_nb.records.history import History
 from hfta_nb.ui import results
+from hfta_nb.ui.failure import in_cells
 from hfta_nb.ui.run_phase import RunPhase
 from hfta_nb.ui.text import count, shorten
 
@@ -35,6 +36,6 @@ def status(phase: RunPhase, history: History, amount: str, problem: str, wrong: 
         RunPhase.FINISHED: f"finished; {results.summary(history)}",
         RunPhase.STOPPED: f"stopped; {results.summary(history)}",
         RunPhase.INTERRUPTED: f"interrupted; {results.summary(history)}",
-        RunPhase.FAILED: shorten(f"failed: {history.reason}") if history.reason else "failed",
+        RunPhase.FAILED: shorten(f"failed: {in_cells(history.reason)}") if history.reason else "failed",
     }
     return texts.get(phase, f"{phase} ..."), _LEVELS.get(phase, "busy")

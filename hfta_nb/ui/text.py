@@ -112,7 +112,7 @@ def words(error: BaseException, where: str = "") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], css: str, numbers: Iterable[int] = ()) -> str:
-    """An HTML table of escaped text.
+    """An HTML table of escaped text, which the keyboard reaches: where it is wider than the page, arrow keys scroll it.
 
     Args:
         head: the heads of the columns.
@@ -129,4 +129,4 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], css: str, numbe
 
     top = "".join(cell("th", i, h) for i, h in enumerate(head))
     body = "".join("<tr>" + "".join(cell("td", i, v) for i, v in enumerate(row)) + "</tr>" for row in rows)
-    return f'<table class="{escape(css)}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<table tabindex="0" class="{escape(css)}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'

@@ -123,7 +123,7 @@ def halving(event: ev.ArrayHalved) -> str:
 def difference(event: ev.DifferenceFound) -> str:
     """That a part of the model runs member by member, as comparing with the plain module has found a difference."""
     part = f"`{event.submodule}`" if event.submodule else "the model"
-    return shorten(f"array {event.group + 1}: {part} runs member by member, as {event.reason}", 300)
+    return shorten(f"array {event.group}: {part} runs member by member, as {event.reason}", 300)
 
 
 class TrainView(ipywidgets.VBox):  # type: ignore[misc]

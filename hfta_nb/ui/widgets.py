@@ -168,6 +168,12 @@ class CodeBox(anywidget.AnyWidget):  # type: ignore[misc]
         self.send({"kind": "insert"})
 
 
+class Picture(ipywidgets.Image):  # type: ignore[misc]
+    """A picture whose tooltip says what it shows, to a screen reader as well."""
+
+    description = traitlets.Unicode("").tag(sync=True)  # without it the front end can't set the tooltip of a picture
+
+
 def words(css: str) -> ipywidgets.HTML:
     """A widget for escaped text, initially empty."""
     return ipywidgets.HTML("").add_class(css)

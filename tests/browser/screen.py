@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +160,18 @@ class Screen:
         }"""
         assert self.root.evaluate(script) == []
         expect(self.root).to_be_visible()
+
+    def expect_accessible(self) -> None:
+        """See that axe-core finds no serious barrier in it."""
+        page = self.notebook.page
+        if not page.evaluate("'axe' in window"):
+            [axe] = Path(sys.prefix).glob("axe-core-*/node_modules/axe-core/axe.min.js")  # `make pytest` puts it there
+            page.evaluate(axe.read_text("utf-8"))
+        script = """async root => (await axe.run(root, { resultTypes: ['violations'] })).violations
+            .filter(v => ['serious', 'critical'].includes(v.impact))
+            .map(v => [v.id, ...v.nodes.map(n => n.html.slice(0, 200))])"""
+        barriers = self.root.evaluate(script)
+        assert not barriers, barriers
 
     def expect_one_screen(self, rows: int = 8) -> None:
         """See that the window shows what belongs to a run: the bar, both plots, and room for so many rows."""

@@ -43,7 +43,7 @@ def test_from_run_all_to_a_model_taken_home(screen: Screen) -> None:
     finished_by_itself(screen)
     saved_notebook_shows_it(screen)
     grid_is_changed(screen)
-    screen.train()
+    keys_train(screen)
     curves_and_utilization_move(screen)
     pauses_and_resumes(screen)
     one_stops_then_all(screen)
@@ -96,6 +96,14 @@ def grid_is_changed(screen: Screen) -> None:
     assert screen.ask("wb.define.definition().options['epochs']") == 300
 
 
+def keys_train(screen: Screen) -> None:
+    """Train is pressed by keys: Define folds and Train is off, and the focus is on what can be pressed now."""
+    screen.button("Train").press("Enter")
+    screen.button("Start a new run").press("Enter")
+    screen.wait_state("running")
+    expect(screen.button("Pause")).to_be_focused()
+
+
 def curves_and_utilization_move(screen: Screen) -> None:
     screen.notebook.viewport(1400, 900)
     expect(screen.row(5)).to_be_visible()
@@ -109,6 +117,7 @@ def curves_and_utilization_move(screen: Screen) -> None:
     assert screen.samples() > 1
     expect(screen.root.locator(".hfta-details")).to_contain_text("samples/s")
     expect(screen.root.locator(".hfta-details")).to_contain_text("as fast as one after another")
+    screen.expect_accessible()
     screen.notebook.screenshot("quickstart-training")
     screen.picture("quickstart-training-light")
 
@@ -193,6 +202,7 @@ def runs_are_compared_and_opened(screen: Screen) -> None:
     expect(runs.locator(".hfta-runs-compare tr").filter(has_text="epochs")).to_contain_text("300")
     screen.type("tags", "baseline, paper")
     expect(rows.locator("td[data-key='tags']")).to_have_text(["baseline, paper"] * 2)
+    screen.expect_accessible()
     screen.picture("quickstart-runs-light")
     screen.field("filter runs").fill("stopped")
     expect(rows).to_have_count(1)

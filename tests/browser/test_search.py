@@ -54,4 +54,5 @@ def test_a_search_is_set_up_and_its_trials_end(notebook: Notebook, lab: Lab) -> 
     assert "PRUNED" in screen.column("state")
     screen.field("figure").select_option("best so far")
     expect(screen.root.locator(".hfta-figures img")).to_be_visible()
+    screen.expect_accessible()
     screen.picture("search-finished-light")

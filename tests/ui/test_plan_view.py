@@ -57,7 +57,7 @@ def test_a_long_plan_is_cut() -> None:
 def test_what_the_device_must_hold() -> None:
     said = needs(Study("mlp", {"lr": [1e-3, 1e-2]}, "digits", device="cpu"))
     assert said.startswith("Its tensors need about ")
-    assert " on cpu, " in said
+    assert " on cpu. " in said
 
 
 def test_the_plan_of_a_run_is_as_it_was_measured() -> None:

@@ -1,5 +1,6 @@
 // The head of a Workbench. Names come from people: they reach the page by textContent alone.
 
+import { keepFocus } from "./focus.js";
 import { element, lasting, onTraits, setText } from "./page.js";
 
 /**
@@ -96,6 +97,7 @@ export default { render: lasting(({ model, el, signal }) => {
     const root = /** @type {HTMLElement | null} */ (el.closest(".hfta-workbench"));
     if (root) {
       adopt(root, () => model.get("hints"), signal);
+      keepFocus(root, signal);
       observer.observe(root, { attributes: true, attributeFilter: ["class"] });
       connection();
     } else if (tries++ < 300 && !signal.aborted) requestAnimationFrame(attached);

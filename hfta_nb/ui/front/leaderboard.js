@@ -3,14 +3,14 @@
 const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows would stall
 
 import { Columns } from "./columns.js";
+import { compare } from "./compare.js";
 import { fits, parsed } from "./filter.js";
-import { compare } from "./order.js";
 import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
 import { adds } from "./pointer.js";
 import { RowTools } from "./row_tools.js";
 
 /** @import { Column, Drawn } from "./columns.js" */
-/** @import { Key } from "./order.js" */
+/** @import { Key } from "./compare.js" */
 /** @import { Action } from "./row_tools.js" */
 /** @import { Model, Stroke } from "./types.d.ts" */
 
@@ -112,6 +112,7 @@ class Board {
     const { columns, rows, of = 0, actions = [] } = /** @type {{ columns: Column[], rows: Row[], of?: number, actions?: Action[] }} */ (this.model.get("table"));
     this.all = columns;
     this.columns = this.arrangement.shown(columns);
+    const had = document.activeElement instanceof HTMLTableRowElement && this.body.contains(document.activeElement);
     this.drawHead();
     const query = /** @type {string} */ (this.model.get("query"));
     if (document.activeElement !== this.filter && this.filter.value !== query) this.filter.value = query;
@@ -120,6 +121,8 @@ class Board {
     const shown = found.slice(0, this.limit);
     this.place(shown);
     this.tools.draw(this.rows, rows, actions, this.columns.length);
+    // A row that was made anew, or has left with the focus.
+    if (had && this.current !== null && !this.body.contains(document.activeElement)) this.focus(this.current);
     const best = of > rows.length ? `, the best of ${of}: study.results() has all` : "";
     setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length || "none"} of ${rows.length} members${problem && ": "}${problem}`) + best : "no members yet");
     this.more.hidden = found.length <= shown.length;

@@ -89,7 +89,7 @@ function nameBest(c, plot, view, { member, trace, xs, ys }) {
   const [top, right] = [plot.margin.top, plot.margin.left + plot.plotWidth];
   const [x, y] = [plot.x.px(xs[i]), plot.y.px(ys[i])];
   if (!(x <= right && y >= top && y <= top + plot.plotHeight)) return;
-  const text = `best #${member.id}`;
+  const text = member.config.some(([name]) => name === "run") ? "best" : `best #${member.id}`; // of several runs, numbers are nobody's
   const wide = c.measureText(text).width;
   c.globalAlpha = 1;
   c.textAlign = "left";

@@ -1,34 +1,35 @@
 // The list of runs: a table that can be sorted, filtered and chosen from. Names come from people: textContent alone.
 
-import { compare } from "./order.js";
+import { compare } from "./compare.js";
 import { element, lasting, onTraits, setText } from "./page.js";
 
-/** @import { Key } from "./order.js" */
 /** @import { Model, Stroke } from "./types.d.ts" */
+/** @import { Key } from "./compare.js" */
 
-/** A column; `run_table.py` writes these. @typedef {{ key: string, label: string, title: string, number: boolean }} RunColumn */
-/** A run, whose id is its directory. @typedef {{ id: string, state: string, cells: string[], keys: Key[], swatch: Stroke | null, open: string }} RunRow */
-/** A run's elements. @typedef {{ tr: HTMLElement, check: HTMLInputElement, swatch: HTMLElement, open: HTMLButtonElement, cells: HTMLElement[] }} RunLine */
+/**
+ * A run and a column as `run_table.py` writes them, and the elements of a run.
+ * @typedef {{ id: string, state: string, cells: string[], keys: Key[], open: string, swatch: Stroke | null }} Row
+ * @typedef {{ key: string, label: string, title: string, number: boolean }} Column
+ * @typedef {{ tr: HTMLTableRowElement, check: HTMLInputElement, swatch: HTMLElement, open: HTMLButtonElement, cells: HTMLElement[] }} Line
+ */
 
-const OPENS = /** @type {Record<string, string>} */ ({
-  shown: "This run is on the screen",
-  Reattach: "Show and steer this run, which is in progress",
-  Open: "Show this run, with curves, results and definition",
-});
+const HINTS = /** @type {Record<string, string>} */ ({ shown: "This run is on the screen", Reattach: "Show and steer this run, which is in progress" });
 
 class Runs {
   /** @param {Model} model @param {HTMLElement} el @param {AbortSignal} signal */
   constructor(model, el, signal) {
     this.model = model;
     this.signal = signal;
-    this.columns = /** @type {RunColumn[]} */ ([]);
-    this.lines = /** @type {Map<string, RunLine>} */ (new Map()); // by the run's directory
+    this.columns = /** @type {Column[]} */ ([]);
+    this.lines = /** @type {Map<string, Line>} */ (new Map()); // by the run's directory
     this.order = /** @type {string[]} */ ([]);
-    this.current = ""; // the row that the keyboard is on
+    this.current = /** @type {string | null} */ (null); // the row that the keyboard is on
     this.root = element("div", "hfta-runs-board");
     this.filter = element("input", "hfta-runs-filter", { type: "search", placeholder: "digits baseline" });
     this.count = element("span", "", { "aria-live": "polite" });
     this.clear = element("button", "", { type: "button", title: "Choose no run" }, "clear choice");
+    this.frame = element("div", "hfta-runs-frame");
+    this.table = element("table", "hfta-runs-table", { role: "grid", "aria-multiselectable": "true", "aria-label": "runs" });
     this.head = element("thead");
     this.body = element("tbody");
     this.build(el);
@@ -57,11 +58,9 @@ class Runs {
     label.append(this.filter);
     const again = element("button", "", { type: "button", title: "Read the folder again" }, "refresh");
     tools.append(label, this.count, this.clear, again);
-    const frame = element("div", "hfta-runs-frame");
-    const table = element("table", "hfta-runs-table", { role: "grid", "aria-multiselectable": "true", "aria-label": "runs" });
-    table.append(this.head, this.body);
-    frame.append(table);
-    this.root.append(tools, frame);
+    this.table.append(this.head, this.body);
+    this.frame.append(this.table);
+    this.root.append(tools, this.frame);
     el.append(this.root);
     this.on(this.filter, "input", () => this.set({ query: this.filter.value }));
     this.on(this.clear, "click", () => this.set({ selected: [] }));
@@ -73,7 +72,7 @@ class Runs {
   // Drawing.
 
   draw() {
-    const { columns, rows, reading = 0 } = /** @type {{ columns: RunColumn[], rows: RunRow[], reading?: number }} */ (this.model.get("table"));
+    const { columns, rows, reading = 0 } = /** @type {{ columns: Column[], rows: Row[], reading?: number }} */ (this.model.get("table"));
     this.columns = columns;
     this.drawHead();
     const query = /** @type {string} */ (this.model.get("query"));
@@ -82,13 +81,13 @@ class Runs {
     const found = rows.filter((row) => words.every((word) => row.cells.join(" ").toLowerCase().includes(word)));
     this.place(this.sorted(found));
     const several = `${rows.length} run${rows.length === 1 ? "" : "s"}`;
-    const said = reading ? `reading ${reading} more ...` : found.length === rows.length ? several : `${found.length} of ${several}`;
-    setText(this.count, said);
+    const text = reading ? `reading ${reading} more ...` : found.length === rows.length ? several : `${found.length} of ${several}`;
+    setText(this.count, text);
     this.clear.hidden = !this.model.get("selected").length;
     this.root.dataset.empty = String(!rows.length);
   }
 
-  /** @param {RunRow[]} rows */
+  /** @param {Row[]} rows */
   sorted(rows) {
     const at = this.columns.findIndex((column) => column.key === this.model.get("sort_by"));
     const sign = this.model.get("descending") ? -1 : 1;
@@ -96,9 +95,9 @@ class Runs {
   }
 
   drawHead() {
-    if (this.head.firstElementChild?.childElementCount !== this.columns.length + 2) {
+    if (this.head.childElementCount !== 1 || this.head.firstElementChild?.childElementCount !== this.columns.length + 2) {
       const line = element("tr");
-      line.append(element("th", "", { scope: "col", "aria-label": "chosen" }));
+      line.append(element("td"));
       for (const column of this.columns) {
         const th = element("th", column.number ? "hfta-number" : "", { scope: "col" });
         th.dataset.key = column.key;
@@ -107,7 +106,7 @@ class Runs {
         th.append(button);
         line.append(th);
       }
-      line.append(element("th", "hfta-actions", { scope: "col", "aria-label": "actions" }));
+      line.append(element("td", "hfta-actions"));
       this.head.replaceChildren(line);
     }
     for (const th of /** @type {NodeListOf<HTMLElement>} */ (this.head.querySelectorAll("th[data-key]"))) {
@@ -116,13 +115,13 @@ class Runs {
     }
   }
 
-  /** @param {RunColumn} column */
+  /** @param {Column} column */
   sort(column) {
     const again = this.model.get("sort_by") === column.key;
     this.set({ sort_by: column.key, descending: again ? !this.model.get("descending") : column.number });
   }
 
-  /** @param {RunRow[]} rows */
+  /** @param {Row[]} rows */
   place(rows) {
     const ids = rows.map((row) => row.id);
     const kept = new Set(ids);
@@ -131,11 +130,11 @@ class Runs {
     for (const row of rows) this.refresh(row, selected.has(row.id));
     if (this.order.length !== ids.length || this.order.some((id, i) => id !== ids[i])) {
       const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
-      for (const id of ids) this.body.append(this.line(id).tr);
+      this.body.append(...ids.map((id) => this.line(id).tr));
       if (focused instanceof HTMLElement) focused.focus({ preventScroll: true }); // a node that is moved loses the focus
       this.order = ids;
     }
-    if (!this.lines.has(this.current)) this.current = this.order[0] ?? "";
+    if (this.current === null || !this.lines.has(this.current)) this.current = this.order[0] ?? null;
     this.reach();
   }
 
@@ -146,7 +145,7 @@ class Runs {
     return line;
   }
 
-  /** @param {RunRow} row @param {boolean} chosen */
+  /** @param {Row} row @param {boolean} chosen */
   refresh(row, chosen) {
     const line = this.line(row.id);
     row.cells.forEach((text, i) => {
@@ -160,11 +159,12 @@ class Runs {
     line.check.checked = chosen;
     line.open.textContent = row.open;
     line.open.setAttribute("aria-label", `${row.open} ${line.tr.dataset.run}`);
+    if (row.open === "shown" && document.activeElement === line.open) line.tr.focus({ preventScroll: true });
     line.open.disabled = row.open === "shown";
-    line.open.title = OPENS[row.open];
+    line.open.title = HINTS[row.open] ?? "Show this run, with curves, results and definition";
   }
 
-  /** @param {string} id @returns {RunLine} */
+  /** @param {string} id @returns {Line} */
   make(id) {
     const name = id.split(/[/\\]/).pop() ?? id;
     const tr = element("tr", "", { "data-lm-suppress-shortcuts": "true" });
@@ -176,6 +176,7 @@ class Runs {
     const cells = this.columns.map((column) => {
       const td = element("td", column.number ? "hfta-number" : "");
       td.dataset.key = column.key;
+      td.append(element("span"));
       return td;
     });
     const open = element("button", "", { type: "button" });
@@ -184,7 +185,7 @@ class Runs {
     actions.append(open);
     tr.append(first, ...cells, actions);
     tr.dataset.id = id;
-    return { tr, check, swatch, open, cells };
+    return { tr, check, swatch, open, cells: cells.map((td) => /** @type {HTMLElement} */ (td.firstChild)) };
   }
 
   // Choosing, by pointer and by keyboard.
@@ -195,9 +196,9 @@ class Runs {
 
   /** @param {MouseEvent} event */
   clicked(event) {
-    const at = /** @type {Element} */ (event.target);
-    const tr = at.closest("tr");
-    if (tr?.dataset.id && !at.closest("button")) this.choose(tr.dataset.id);
+    const target = /** @type {Element} */ (event.target);
+    const id = target.closest("tr")?.dataset.id;
+    if (id && !target.closest("button")) this.choose(id);
   }
 
   /** @param {string} id */
@@ -210,10 +211,11 @@ class Runs {
   /** @param {KeyboardEvent} event */
   key(event) {
     const tr = event.target;
-    if (!(tr instanceof HTMLTableRowElement) || !tr.dataset.id) return;
-    const at = this.order.indexOf(tr.dataset.id);
+    const id = tr instanceof HTMLTableRowElement && tr.dataset.id;
+    if (!id) return;
+    const at = this.order.indexOf(id);
     const moves = /** @type {Record<string, number>} */ ({ ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.order.length - 1 });
-    if (event.key === " " || event.key === "Enter") this.choose(tr.dataset.id);
+    if (event.key === " " || event.key === "Enter") this.choose(id);
     else if (event.key in moves) {
       this.current = this.order[Math.min(this.order.length - 1, Math.max(0, moves[event.key]))];
       this.reach();
