@@ -76,6 +76,7 @@ export class Plot {
     if (this.width < 40 || this.height < 40) return;
     const { context: c, view } = this;
     const scene = this.panel.scene();
+    this.margin = { ...MARGIN, ...this.panel.margin };
     c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     c.fillStyle = view.theme.paper;
     c.fillRect(0, 0, this.width, this.height);

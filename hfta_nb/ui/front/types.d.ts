@@ -68,11 +68,13 @@ export interface Run {
   blown: [id: number, why: string][]; // members whose loss is finite and hopeless
 }
 
-/** A measurement of the device. */
+/** A measurement of a device. */
 export interface DeviceLine extends Stroke {
-  key: string;
+  key: string; // of its trace
+  device: string; // another one than the run's; empty for that
+  measurement: string; // what was measured, without the device
   label: string;
-  kind: "fraction" | "spread" | "memory" | "other";
+  kind: "fraction" | "spread" | "power" | "memory" | "other";
 }
 
 /** A message of the kernel. */

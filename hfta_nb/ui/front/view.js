@@ -280,7 +280,7 @@ export class View {
     const one = parts[0] === "train" ? "training" : parts[0] ?? "";
     const how = parts.length > 1 ? "validation solid, training dotted" : one;
     this.title(0, metric ? metric.label : "curves", how);
-    this.title(1, "device", run.state === "PAUSED" ? "paused" : "utilization, memory");
+    this.title(1, this.device.devices.length > 1 ? "devices" : "device", run.state === "PAUSED" ? "paused" : this.device.what());
     this.plots.forEach((plot) => plot.canvas.setAttribute("aria-label", plot.panel.describe()));
     this.legend.refreshDevice();
     const told = `${run.state} ${[...this.store.members.values()].filter(ended).length}`;
