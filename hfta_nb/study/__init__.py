@@ -1,6 +1,7 @@
 """A study: family, grid and data, wired to plan, training, store and telemetry. Headless."""
 
 from hfta_nb.search import COSTS
+from hfta_nb.study.analysis import LINKED, linked
 from hfta_nb.study.definition_files import given_options, rescued
 from hfta_nb.study.planning import array_name
 from hfta_nb.study.result import Result
@@ -10,6 +11,7 @@ from hfta_nb.study.study import Study
 
 __all__ = [
     "COSTS",
+    "LINKED",
     "Change",
     "Kept",
     "Result",
@@ -18,6 +20,7 @@ __all__ = [
     "array_name",
     "given_options",
     "kept",
+    "linked",
     "rescued",
     "runs",
     "saved_runs",

@@ -38,6 +38,7 @@ def refresh(bench: Bench, session: Session) -> None:
         bench.results.steer.show(history, bench.leaderboard.selected, session.phase not in AT_REST)
     if table != bench.leaderboard.table:
         bench.leaderboard.table = table
+    bench.results.figures.color_by = bench.live.color_by
     for title, line in lines.items():
         bench.sections[title].summarise(line)
     bench.plan_view.simulate.enable(session.phase in AT_REST)
@@ -51,7 +52,7 @@ def refresh(bench: Bench, session: Session) -> None:
 def clear(bench: Bench, anew: bool) -> None:
     """Make room for a run; `anew`: another one than that on the screen, whose selection and figure go."""
     if anew:
-        bench.live.selected, bench.leaderboard.selected = [], []
+        bench.live.selected, bench.leaderboard.selected, bench.results.figures.linked.selected = [], [], []
         bench.results.figures.kind.value = NONE
     bench.plan_view.groups = ()
     bench.plan_view.simulate.enable(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,11 @@ from hfta_nb import events as ev
 from hfta_nb.records.history import History
 from hfta_nb.search.grid import Variant
 from hfta_nb.study import Study
+from hfta_nb.ui.exports import download
 from hfta_nb.ui.figure_box import FigureBox
 from hfta_nb.ui.leaderboard import Leaderboard
 from hfta_nb.ui.steer import Steer
-from hfta_nb.ui.text import count, escape, memory, metric, number
+from hfta_nb.ui.text import count, escape, metric, number
 from hfta_nb.ui.widgets import CodeBox, button, words
 
 _BUTTONS = {
@@ -34,7 +34,6 @@ VERDICTS = {
     "differs": "differs from training alone",
     "can't tell": "can't tell whether it equals training alone",
 }
-_TYPES = {".csv": "text/csv", ".png": "image/png"}
 
 
 def summary(history: History) -> str:
@@ -100,14 +99,7 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
 
     def offer(self, path: Path) -> Path:
         """Offer a written file as a download, and show its path; returns the path."""
-        data = path.read_bytes()
-        kind = _TYPES.get(path.suffix, "application/octet-stream")
-        address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-        name = escape(path.name)
-        self.note.value = (
-            f'<span role="status"><a class="hfta-download" download="{name}" href="{address}">download {name}</a> '
-            f"({memory(len(data))}), written to {escape(path)}</span>"
-        )
+        self.note.value = download(path)
         return path
 
     def say(self, text: str, bad: bool = False) -> None:

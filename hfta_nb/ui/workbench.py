@@ -104,7 +104,8 @@ class Workbench(ipywidgets.VBox):  # type: ignore[misc]
         bodies = self.define, self.plan_view, self.train_view, self.watch, self.results
         self.sections = sections_of(bodies)
         # Linked in the front end, so that rows and curves agree while the kernel is busy.
-        self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
+        others = self.leaderboard, self.results.figures.linked
+        self._selection = [ipywidgets.jslink((self.live, "selected"), (other, "selected")) for other in others]
         self.live.observe(lambda _: self.refresh(), "color_by")
         return [self.bar, self.offer, *self.sections.values()]
 

@@ -1,6 +1,6 @@
 // Which line is which, under the plots: members or the values of an axis, and the device's measurements.
 
-import { element, swatch } from "./page.js";
+import { element, refill, swatch } from "./page.js";
 import { adds } from "./pointer.js";
 import { ended } from "./store.js";
 
@@ -93,20 +93,13 @@ export class Legend {
     const stamp = [...devices, panel.shown.length, ...now.map(({ line: l }) => l.measurement), theme.dark].join();
     if (this.device.dataset.stamp !== stamp) {
       this.device.dataset.stamp = stamp;
-      this.refill([...devices.map((device) => this.oneDevice(device)), ...now.map(({ line: l }) => this.deviceChip(l))]);
+      refill(this.device, [...devices.map((device) => this.oneDevice(device)), ...now.map(({ line: l }) => this.deviceChip(l))]);
     }
     devices.forEach((device, i) => this.device.children[i].setAttribute("aria-pressed", String(panel.chosen === device)));
     now.forEach(({ text }, i) => {
       const value = this.device.children[devices.length + i].lastChild;
       if (value) value.textContent = text;
     });
-  }
-
-  /** Other chips for the device; the focus stays on the one that has it. @param {HTMLElement[]} chips */
-  refill(chips) {
-    const focused = [...this.device.children].indexOf(/** @type {Element} */ (document.activeElement));
-    this.device.replaceChildren(...chips);
-    chips[focused]?.focus();
   }
 
   /** A chip that shows one of several devices alone. @param {string} device */

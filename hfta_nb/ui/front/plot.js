@@ -4,8 +4,7 @@ import { element } from "./page.js";
 import { Pointer } from "./pointer.js";
 import { ticks } from "./ticks.js";
 
-/** @import { AxisSpec, Panel, Interval, Scale, Scene } from "./types.d.ts" */
-/** @import { View } from "./view.js" */
+/** @import { AxisSpec, Panel, PlotView, Interval, Scale, Scene } from "./types.d.ts" */
 
 const MARGIN = { left: 52, right: 12, top: 8, bottom: 34 };
 
@@ -17,7 +16,7 @@ const UNDRAWN = { low: 0, high: 1, log: false, per: 1, whole: [0, 1], px: same, 
 
 /** What is drawn on it is its panel's. */
 export class Plot {
-  /** @param {View} view @param {Panel} panel @param {string} name */
+  /** @param {PlotView} view @param {Panel} panel @param {string} name */
   constructor(view, panel, name) {
     this.view = view;
     this.panel = panel;

@@ -2,6 +2,7 @@
 
 import { CurvesPanel } from "./curves.js";
 import { DevicePanel } from "./device.js";
+import { picked } from "./groups.js";
 import { Legend } from "./legend.js";
 import { settledEnd } from "./limits.js";
 import { formatNumber } from "./numbers.js";
@@ -245,9 +246,7 @@ export class View {
   /** @param {number | null} id @param {boolean} several whether others stay selected */
   select(id, several) {
     const before = /** @type {number[]} */ (this.get("selected"));
-    let after = id === null ? [] : [id];
-    if (several) after = id === null ? before : before.includes(id) ? before.filter((i) => i !== id) : [...before, id];
-    else if (before.length === 1 && before[0] === id) after = [];
+    const after = picked(before, id === null ? [] : [id], several);
     if (after.length !== before.length || after.some((v, i) => v !== before[i])) this.set("selected", after);
   }
 
