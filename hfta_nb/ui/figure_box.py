@@ -81,7 +81,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
         self.first = _dropdown("across", "The axis from left to right")
         self.second = _dropdown("up", "The axis from bottom to top; or what the best members cost")
         self.again = button("draw again", "Draw the figure of what has come since", "hfta-figure-again")
-        self.png = button("PNG", "Write the figure to a PNG file in the run's directory", "hfta-figure-png")
+        self.png = button("save PNG", "Write the figure to a PNG file in the run's directory", "hfta-figure-png")
         self.note, self.written = words("hfta-error"), words("hfta-note")
         self.linked, self.color_by = LinkedFigure(layout={"display": "none"}), ""
         self.image = ipywidgets.Image(

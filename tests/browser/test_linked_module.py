@@ -17,7 +17,7 @@ from .test_leaderboard_module import MODEL
 pytestmark = pytest.mark.browser
 
 SELECTED = "model.get('selected')"
-FAINT = "document.querySelectorAll('.hfta-parallel path[stroke-opacity=\"0.1\"]').length"
+FAINT = "document.querySelectorAll('.hfta-parallel path[stroke-opacity=\"0.16\"]').length"
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 
 

@@ -95,7 +95,7 @@ export class Parallel {
       const best = one.best && !on;
       const path = drawn("path", { d: this.path(one), fill: "none", stroke: figure.paint(one) });
       path.setAttribute("stroke-width", best ? "3" : on?.has(one) ? "2.2" : "1.3");
-      path.setAttribute("stroke-opacity", String(best ? 1 : on ? (on.has(one) ? 0.95 : 0.1) : usual));
+      path.setAttribute("stroke-opacity", String(best ? 1 : on ? (on.has(one) ? 0.95 : 0.16) : usual));
       return path;
     }));
     for (const [place, group] of [...this.rulers.children].entries()) this.drawBrush(place, group);
