@@ -19,15 +19,17 @@ export function picked(before, ids, several) {
   return all && !others.length ? [] : ids;
 }
 
+const SLACK = 0.015; // of a ruler: values of categories lie a little apart, and the ends are rounded
+
 /**
- * Whether a line lies within all brushes.
+ * Whether a line lies within all brushes, or hardly beside them.
  * @param {(number | null)[]} at where it crosses each ruler, from 0 to 1
  * @param {Map<number, Interval>} brushes by the place of their ruler
  */
 export function withinAll(at, brushes) {
   for (const [ruler, [low, high]] of brushes) {
     const place = at[ruler];
-    if (place === null || place === undefined || place < low || place > high) return false;
+    if (place === null || place === undefined || place < low - SLACK || place > high + SLACK) return false;
   }
   return true;
 }

@@ -13,7 +13,6 @@ import { ticks } from "./ticks.js";
 const HEIGHT = 290;
 const MARGIN_OF_RULERS = { left: 70, right: 70, top: 34, bottom: 16 };
 const REACH = 8; // pixels
-const SLACK = 0.015; // of a ruler: values of categories lie a little apart
 const STEP = 0.1;
 
 /** The ticks of a ruler, from 0 to 1. @param {Ruler} ruler @returns {[share: number, text: string][]} */
@@ -151,7 +150,7 @@ export class Parallel {
     rect?.setAttribute("y", String(this.y(high)));
     rect?.setAttribute("height", String(this.y(low) - this.y(high)));
     group.setAttribute("aria-valuenow", String(Math.round(50 * (low + high))));
-    const percent = (/** @type {number} */ v) => `${Math.round(100 * Math.max(0, Math.min(1, v)))}%`;
+    const percent = (/** @type {number} */ v) => `${Math.round(100 * v)}%`;
     const words = brush ? `from ${percent(low)} to ${percent(high)} of the axis` : "all";
     group.setAttribute("aria-valuetext", words);
   }
@@ -180,7 +179,7 @@ export class Parallel {
     drag.moved ||= Math.abs(at.y - drag.from) > 3;
     if (!drag.moved) return;
     const [low, high] = [this.shareAt(Math.max(at.y, drag.from)), this.shareAt(Math.min(at.y, drag.from))];
-    this.brushes.set(drag.ruler, [Math.max(-SLACK, low), Math.min(1 + SLACK, high)]);
+    this.brushes.set(drag.ruler, [Math.max(0, low), Math.min(1, high)]);
     this.drawLines();
   }
 
@@ -223,7 +222,7 @@ export class Parallel {
     const brush = this.brushes.get(place);
     if (by) {
       /** @type {Interval} */
-      const first = by > 0 ? [-SLACK, 2 * STEP] : [1 - 2 * STEP, 1 + SLACK];
+      const first = by > 0 ? [0, 2 * STEP] : [1 - 2 * STEP, 1];
       this.brushes.set(place, brush ? moved(brush, by, e.shiftKey) : first);
     } else if (e.key !== "Escape" || !this.brushes.delete(place)) return;
     e.preventDefault();

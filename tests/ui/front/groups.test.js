@@ -17,6 +17,7 @@ test("members that are pressed are selected alone, or join the others and leave 
 test("a line is selected where it lies within all brushes", () => {
   const brushes = new Map([[0, [0.2, 0.5]], [2, [0.9, 1]]]);
   assert.ok(withinAll([0.3, 0, 0.95], brushes));
+  assert.ok(withinAll([0.3, 0, 1.000001], brushes)); // the end of a ruler, as it is computed
   assert.ok(!withinAll([0.3, 0, 0.8], brushes));
   assert.ok(!withinAll([0.6, 0, 0.95], brushes));
   assert.ok(!withinAll([null, 0, 0.95], brushes)); // it has no such axis
