@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import ipywidgets
@@ -92,7 +93,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
         )
         super().__init__([row, self.note, self.linked, self.image])
         self.add_class("hfta-figures")
-        self._quiet, self._next_s, self._colored_by = False, 0.0, ""
+        self._quiet, self._next_s, self._colored_by, self._drawing = False, 0.0, "", RLock()
         self._lay([])
         for field in (self.kind, self.first, self.second):
             field.observe(lambda _: self.draw(), "value")
@@ -110,8 +111,11 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
 
     def draw(self) -> None:
         """Draw the figure that is chosen; where it can't be drawn, say why."""
-        if self._quiet:
-            return
+        with self._drawing:  # another thread may have begun to draw what was chosen before
+            if not self._quiet:
+                self._draw()
+
+    def _draw(self) -> None:
         self.note.value = self.written.value = ""
         picture, data = b"", {}
         self._colored_by = self.color_by

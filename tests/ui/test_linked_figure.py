@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -132,6 +133,26 @@ def test_the_box_links_draws_again_and_writes(tmp_path: Path, monkeypatch: pytes
     drawn, box.color_by = box.linked.data, "act"
     box.follow()  # sooner than the next time, since colours differ
     assert box.linked.data != drawn
+
+
+def test_what_was_chosen_last_is_shown_though_another_thread_draws(tmp_path: Path) -> None:
+    began, chosen = Event(), Event()
+    study = study_of(AXES, 3, tmp_path)
+
+    def slow() -> Any:
+        began.set()
+        chosen.wait(0.3)  # so long as the choice does not wait
+        return figures.slices(study.history)
+
+    study.slices = slow
+    box = FigureBox(lambda: study)
+    thread = Thread(target=setattr, args=(box.kind, "value", "slices"))
+    thread.start()
+    began.wait()
+    box.kind.value = "parallel_coordinates"
+    chosen.set()
+    thread.join()
+    assert (box.linked.layout.display, box.image.layout.display) == ("", "none")
 
 
 def test_what_cannot_be_drawn_or_written_says_why(tmp_path: Path) -> None:
