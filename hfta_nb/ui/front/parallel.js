@@ -14,11 +14,12 @@ const HEIGHT = 290;
 const MARGIN_OF_RULERS = { left: 70, right: 70, top: 34, bottom: 16 };
 const REACH = 8; // pixels
 const STEP = 0.1;
+const ROOM = 0.06;
 
 /** The ticks of a ruler, from 0 to 1. @param {Ruler} ruler @returns {[share: number, text: string][]} */
 export function rulerTicks({ low, high, log, few }) {
-  const step = Math.ceil(few.length / 12);
-  if (few.length) return few.filter((_, i) => i % step === 0);
+  let free = -Infinity; // a text needs some room
+  if (few.length) return few.filter(([share]) => share >= free && ((free = share + ROOM), true));
   return ticks(low, high, log, 5, formatNumber).map(({ at, text }) => [(at - low) / (high - low), text]);
 }
 
@@ -131,7 +132,7 @@ export class Parallel {
       const y = this.y(share);
       group.append(drawn("line", { x1: px(x - 3), x2: px(x + 3), y1: px(y), y2: px(y) }));
       const anchor = last ? "start" : "end";
-      group.append(drawn("text", { x: String(x + (last ? 7 : -7)), y: String(y + 4), "text-anchor": anchor }, text));
+      group.append(drawn("text", { x: String(x + (last ? 9 : -9)), y: String(y + 4), "text-anchor": anchor }, text));
     }
     group.append(drawn("text", { x: String(x), y: "16", "text-anchor": "middle", class: "hfta-ruler-name" }, ruler.name));
     group.append(drawn("rect", { class: "hfta-brush", x: String(x - 7), width: "14" }));

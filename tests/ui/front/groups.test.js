@@ -44,7 +44,9 @@ test("the pointer finds the line between two rulers", () => {
 
 test("a ruler has its values as ticks where they are few, and round numbers otherwise", () => {
   const few = [...Array(30).keys()].map((i) => [i / 29, `v${i}`]);
-  assert.equal(rulerTicks({ low: 0, high: 29, log: false, few }).length, 10);
+  assert.equal(rulerTicks({ low: 0, high: 29, log: false, few }).length, 15);
+  const close = [[0, "0.1"], [0.3, "0.2"], [0.31, "0.21"], [1, "0.4"]];
+  assert.deepEqual(rulerTicks({ low: 0.1, high: 0.4, log: false, few: close }).map(([, text]) => text), ["0.1", "0.2", "0.4"]);
   const found = rulerTicks({ low: -4, high: -1, log: true, few: [] }).filter(([, text]) => text);
   assert.deepEqual(found.map(([, text]) => text), ["1e-4", "0.001", "0.01", "0.1"]);
   assert.ok(Math.abs(found[1][0] - 1 / 3) < 1e-9);
