@@ -85,7 +85,7 @@ def whole_run(
     axes: dict[str, Any], epochs: int = 20, sample: Any = gpu_sample, pause: bool = True
 ) -> Iterator[ev.Event]:
     """The events of a run in order: members learn, one diverges, the device is measured, there is a pause."""
-    start = run_started(axes, epochs)
+    start = run_started(axes, epochs, device=sample(0.0).device)
     members = len(start.variants)
     yield start
     yield from (ev.MemberChanged(T0, i, ev.RUNNING) for i in range(members))

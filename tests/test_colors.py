@@ -139,7 +139,7 @@ def test_labels_are_those_of_the_grid() -> None:
 def test_device_names_and_kinds() -> None:
     keys = ["sm_active", "tensor_active", "memory_bytes", "memory_total_bytes", "power_w", "pcie_load"]
     lines = {line.key: line for line in colors.device_lines(keys)}
-    assert [lines[k].kind for k in keys] == ["fraction", "fraction", "memory", "other", "other", "fraction"]
+    assert [lines[k].kind for k in keys] == ["fraction", "fraction", "memory", "other", "power", "fraction"]
     assert lines["sm_active"].label == "SM active"
     assert lines["pcie_load"].label == "pcie load"
     fractions = [line.stroke for line in lines.values() if line.kind == "fraction"]

@@ -13,7 +13,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.image import imread
-from run_events import T0, cpu_sample, epoch_done, folded, learning, run_started, whole_run
+from run_events import T0, cpu_sample, epoch_done, folded, gpu_sample, learning, run_started, whole_run
 
 from hfta_nb import events as ev
 from hfta_nb import figures
@@ -175,6 +175,18 @@ def test_utilization_has_fractions_and_memory_in_gib() -> None:
     (memory,) = right.get_lines()
     assert memory.get_ydata()[-1] == pytest.approx(history.samples[-1].values["memory_bytes"] / 2**30)
     assert list(left.get_lines()[0].get_xdata()) == [s.time_s - T0 for s in history.samples]
+
+
+def test_another_device_has_thin_lines_of_its_own() -> None:
+    def sample(second: float, device: str) -> ev.DeviceSampled:
+        return dataclasses.replace(gpu_sample(second), device=device)
+
+    events = [sample(s, device) for s in (1.0, 2.0) for device in ("cuda:1", "cuda:0")]
+    left, right = figures.utilization(folded([run_started(FEW, device="cuda:0"), *events])).axes
+    own, other = left.get_lines()[:2]
+    assert (len(own.get_xdata()), len(other.get_xdata())) == (2, 2)
+    assert own.get_linewidth() > other.get_linewidth()
+    assert len(right.get_lines()) == 2
 
 
 SECONDS, CLOCK = r"-?[\d.]+ s", r"-?(\d+:)?\d+:\d\d"

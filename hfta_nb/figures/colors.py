@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hfta_nb.errors import GridError
@@ -255,10 +255,10 @@ class DeviceLine:
     """How one measurement of the device is drawn.
 
     Attributes:
-        key: its name in `DeviceSampled.values`, or `CORES`.
+        key: its name in `DeviceSampled.values`, or `CORES`; another device's is behind its name and a slash.
         label: its displayed name.
-        kind: "fraction" (0..1), "spread" (one end of a band around one), "memory" (bytes), or "other" (only shown as a
-            number).
+        kind: "fraction" (0..1), "spread" (one end of a band around one), "power" (watts), "memory" (bytes), or "other"
+            (only shown as a number).
         stroke: how it is drawn.
         faint: whether it is one of several cores, drawn behind their mean.
     """
@@ -277,6 +277,8 @@ SPREAD = ("core_min", "core_max")
 
 CPU = Stroke("#7a5230", "#c8a27a")
 """How the load of the CPU is drawn: in no member's colour."""
+POWER = Stroke("#7b4ea3", "#b48ad9")
+"""How the power of the device is drawn."""
 _DEVICE_LABELS = {
     "sm_active": "SM active",
     "sm_occupancy": "SM occupancy",
@@ -290,7 +292,7 @@ _DEVICE_LABELS = {
     "power_w": "power",
 }
 _GPU_FRACTIONS = ("sm_active", "sm_occupancy", "tensor_active", "dram_active", "gpu_utilization")
-_DEVICE_KINDS = ("fraction", "spread", "memory", "other")
+_DEVICE_KINDS = ("fraction", "spread", "power", "memory", "other")
 _UNIT = re.compile(r"_(bytes|w|c|j|s|hz|mhz|per_s)$")
 _CORE = re.compile(r"core\d+$")
 _MEMORY = {
@@ -314,10 +316,16 @@ def cores_together(values: Mapping[str, float]) -> dict[str, float]:
 
 def device_lines(keys: Iterable[str]) -> tuple[DeviceLine, ...]:
     """How each measurement in a device's samples is drawn."""
-    names = list(dict.fromkeys(keys))
+    every = list(dict.fromkeys(keys))
+    further = [key for key in every if "/" in key]
+    names = [key for key in every if "/" not in key]
     if any(_CORE.match(k) for k in names):
         names = [CORES, *(k for k in names if k != CORES)]
     lines = [_device_line(key, place) for key, place in _numbered(names)]
+    known = {line.key: line for line in lines}
+    for key in further:  # as of the run's own device
+        measurement = key.rpartition("/")[2]
+        lines.append(replace(known.get(measurement) or _device_line(measurement, 0), key=key))
     return tuple(sorted(lines, key=lambda line: _DEVICE_KINDS.index(line.kind)))
 
 
@@ -333,6 +341,8 @@ def _device_line(key: str, place: int) -> DeviceLine:
     text = _DEVICE_LABELS.get(key, key.replace("_", " "))
     if key in _MEMORY:
         return DeviceLine(key, text, "memory", _MEMORY[key])
+    if key == "power_w":
+        return DeviceLine(key, text, "power", POWER)
     if _UNIT.search(key):
         return DeviceLine(key, text, "other", _cycle(0))
     if key in (CORES, *SPREAD):

@@ -129,6 +129,7 @@ def _mark_end(axes: Axes, line: Any) -> None:
 
 
 def draw_utilization(axes: Axes, history: History, room: int) -> None:
+    """Utilization and memory over time: of several devices, as thin lines behind those of the run's own."""
     lines = colors.device_lines(key for sample in history.samples for key in sample.values)
     handles: list[tuple[Any, str]] = []
     for line in lines:
@@ -160,6 +161,8 @@ def draw_utilization(axes: Axes, history: History, room: int) -> None:
 
 
 def _measurement(axes: Axes, history: History, line: colors.DeviceLine, factor: float) -> Any:
+    """Draw one measurement; returns the line of the run's own device."""
+
     def value(sample: ev.DeviceSampled) -> float:
         if line.key == colors.CORES and line.key not in sample.values:
             mean = colors.core_mean(sample.values)
@@ -167,19 +170,24 @@ def _measurement(axes: Axes, history: History, line: colors.DeviceLine, factor: 
         found = factor * sample.values.get(line.key, math.nan)
         return found if math.isfinite(found) else math.nan
 
-    xs = _since_start(history, [sample.time_s for sample in history.samples])
-    (drawn,) = axes.plot(
-        xs,
-        [value(sample) for sample in history.samples],
-        color=line.stroke.light,
-        linestyle=(0, line.stroke.dash) if line.stroke.dash else "-",
-        linewidth=0.7 if line.faint else 1.5,
-        alpha=0.35 if line.faint else 1.0,
-        marker="o" if len(xs) == 1 else None,
-        markersize=4,
-        zorder=2 if line.faint else 3,
-    )
-    return drawn
+    drawn: list[Any] = []
+    own = history.run.device if history.run else ""
+    for device in sorted({sample.device for sample in history.samples}, key=lambda name: (name != own, name)) or [own]:
+        faint = line.faint or bool(drawn)
+        samples = [sample for sample in history.samples if sample.device == device]
+        xs = _since_start(history, [sample.time_s for sample in samples])
+        drawn += axes.plot(
+            xs,
+            [value(sample) for sample in samples],
+            color=line.stroke.light,
+            linestyle=(0, line.stroke.dash) if line.stroke.dash else "-",
+            linewidth=0.7 if faint else 1.5,
+            alpha=0.35 if line.faint else 1.0,
+            marker="o" if len(xs) == 1 else None,
+            markersize=4,
+            zorder=2 if faint else 3,
+        )
+    return drawn[0]
 
 
 def _shade_pauses(axes: Axes, history: History) -> None:

@@ -1,6 +1,7 @@
 """A study: family, grid and data, wired to plan, training, store and telemetry. Headless."""
 
 from hfta_nb.search import COSTS
+from hfta_nb.study.analysis import LINKED, linked
 from hfta_nb.study.comparing import RUN, compare, overlay, together
 from hfta_nb.study.definition_files import given_options, rescued
 from hfta_nb.study.planning import array_name
@@ -11,6 +12,7 @@ from hfta_nb.study.study import Study
 
 __all__ = [
     "COSTS",
+    "LINKED",
     "RUN",
     "Change",
     "Kept",
@@ -23,6 +25,7 @@ __all__ = [
     "delete_run",
     "given_options",
     "kept",
+    "linked",
     "overlay",
     "rescued",
     "runs",

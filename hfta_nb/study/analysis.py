@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hfta_nb import search
 from hfta_nb.errors import StudyError
@@ -69,33 +69,28 @@ class Analysis(StudyState):
             SearchError: fewer than four configurations are finite, or Optuna is not installed.
         """
         from hfta_nb import figures
-        from hfta_nb.figures.tried_points import points_of
+        from hfta_nb.figures.tried_points import metric_of
 
-        points = points_of(self.history, metric, _log_axes(self))
-        log = {scale.name for scale in points.scales if scale.log}
-        tried = [({s.name: one.config[s.name] for s in points.scales if s.name in one.config}, value)
-                 for one, value in zip(points.tried, points.values, strict=True)]  # fmt: skip
-        maximize = _more_is_better(self, points.metric)
-        return figures.importances(search.importances(tried, maximize, log), points.metric)
+        return figures.importances(importance_shares(self, metric), metric_of(self.history, metric))
 
     def parallel_coordinates(self, metric: str | None = None) -> Figure:
         """Every configuration as a line through its values on all axes; see `hfta_nb.figures.parallel_coordinates`."""
         from hfta_nb import figures
 
-        return figures.parallel_coordinates(self.history, metric, log=_log_axes(self))
+        return figures.parallel_coordinates(self.history, metric, log=log_axes(self))
 
     def slices(self, metric: str | None = None) -> Figure:
         """The result over each axis by itself; see `hfta_nb.figures.slices`."""
         from hfta_nb import figures
 
-        return figures.slices(self.history, metric, log=_log_axes(self))
+        return figures.slices(self.history, metric, log=log_axes(self))
 
     @takes(StudyError, a=TEXT, b=TEXT, metric=TEXT.or_none)
     def contour(self, a: str, b: str, metric: str | None = None) -> Figure:
         """The result over two axes; see `hfta_nb.figures.contour`."""
         from hfta_nb import figures
 
-        return figures.contour(self.history, a, b, metric, log=_log_axes(self))
+        return figures.contour(self.history, a, b, metric, log=log_axes(self))
 
     @takes(StudyError, metric=TEXT.or_none, over=TEXTS.or_none)
     def curves(self, metric: str | None = None, over: str | Sequence[str] | None = None) -> Figure:
@@ -148,7 +143,18 @@ class Analysis(StudyState):
         return figures.placements(self.history)
 
 
-def _log_axes(study: StudyState) -> set[str]:
+def importance_shares(study: StudyState, metric: str | None = None) -> dict[str, float]:
+    """See `Analysis.importances`: by axis, shares that add up to 1."""
+    from hfta_nb.figures.tried_points import points_of
+
+    points = points_of(study.history, metric, log_axes(study))
+    log = {scale.name for scale in points.scales if scale.log}
+    tried = [({s.name: one.config[s.name] for s in points.scales if s.name in one.config}, value)
+             for one, value in zip(points.tried, points.values, strict=True)]  # fmt: skip
+    return search.importances(tried, _more_is_better(study, points.metric), log)
+
+
+def log_axes(study: StudyState) -> set[str]:
     """Axes of which a search draws the logarithm."""
     if study.searcher is None:
         return set()
@@ -165,3 +171,30 @@ def _more_is_better(study: StudyState, name: str) -> bool:
     """
     metric = study.family.metrics_for(study.data).get(name.partition("_")[2])
     return name not in search.COSTS and metric is not None and way_of(name, metric.maximizes)
+
+
+LINKED = ("parallel_coordinates", "importances", "heat_map", "curves")
+"""Figures that the Workbench draws in the browser."""
+
+
+def linked(study: StudyState, kind: str, x: str, y: str, color_by: str) -> dict[str, Any]:
+    """What the Workbench draws of a figure, as JSON; see `hfta_nb.figures.linked`.
+
+    Args:
+        study: the study.
+        kind: one of `LINKED`.
+        x, y: the axes of a heat map.
+        color_by: the axis that sets the colours of curves; empty as in `hfta_nb.figures.curves`.
+
+    Raises:
+        StudyError, SearchError: it can't be drawn.
+    """
+    from hfta_nb.figures import linked as data
+
+    if kind == "curves":
+        return data.seeds(study.history, color_by)
+    if kind == "heat_map":
+        return data.heat_map(study.history, log_axes(study), x, y)
+    if kind == "importances":
+        return data.importance(study.history, log_axes(study), importance_shares(study))
+    return data.parallel(study.history, log_axes(study), color_by)

@@ -51,7 +51,7 @@ def run(
             study.run_state.history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
         searching.begin(study, state is not None or resume)
         noting.environment(study)
-        sampler = telemetry.sampler(str(study.device))
+        samplers = [telemetry.sampler(name) for name in telemetry.names(str(study.device), ranks[0])]
         save = functools.partial(_save, study)
         take = functools.partial(adding.requested, study)
         settings, plan = settings_of(study), study.plan_groups
@@ -79,9 +79,10 @@ def run(
                     sampled = time.perf_counter()
                     for request in study.store.requests.take():
                         control.post(request)
-                    sample = sampler.sample()
-                    keep(study, sample)
-                    yield sample
+                    for sampler in samplers:
+                        sample = sampler.sample()
+                        keep(study, sample)
+                        yield sample
         except BaseException as error:
             _end(study, _ended_by(study, error))
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from hfta_nb.records.history import History
 from hfta_nb.study import Study
 from hfta_nb.ui import static
 from hfta_nb.ui.live_view import LiveView
+from hfta_nb.ui.text import escape, memory
+
+_TYPES = {".csv": "text/csv", ".png": "image/png"}
 
 
 def write_csv(study: Study) -> Path:
@@ -38,12 +42,36 @@ def write_png(study: Study, history: History, reading: Any, live: LiveView) -> P
         drawn = copy.deepcopy(history)
     metric = f"val_{live.metric}"
     chosen = metric if metric in drawn.metrics else None
-    picture = static.picture(drawn, metric=chosen, color_by=live.color_by or None, log_y=live.log_y)
+    return write(path, static.picture(drawn, metric=chosen, color_by=live.color_by or None, log_y=live.log_y))
+
+
+def write(path: Path, picture: bytes) -> Path:
+    """Write a picture; returns its path.
+
+    Raises:
+        StoreError: it can't be written.
+    """
     try:
         regular_files.rewrite(path, picture)
     except OSError as error:
         raise StoreError(f"can't be written ({error.strerror})", where=str(path)) from error
     return path
+
+
+def download(path: Path) -> str:
+    """A written file as a link that downloads it, and where it lies, as markup."""
+    kind, data = content(path)
+    address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    name = escape(path.name)
+    return (
+        f'<span role="status"><a class="hfta-download" download="{name}" href="{address}">download {name}</a> '
+        f"({memory(len(data))}), written to {escape(path)}</span>"
+    )
+
+
+def content(path: Path) -> tuple[str, bytes]:
+    """The MIME type of a file, and what is in it."""
+    return _TYPES.get(path.suffix, "application/octet-stream"), path.read_bytes()
 
 
 def name_of(thing: object, otherwise: str) -> str:

@@ -59,7 +59,7 @@ class LiveState:
 
     Attributes:
         history: the run, each of its curves thinned to `LIMIT`.
-        device: one curve per measurement of the device.
+        device: one curve per measurement of the device; of another one than the run's, its name and a slash come first.
         stale: whether the next message must contain everything.
         chosen: ids of members that are drawn where not all are; see `hfta_nb.figures.colors.drawn`.
     """
@@ -70,7 +70,7 @@ class LiveState:
         self.stale = True
         self.chosen: tuple[int, ...] = ()
         self._drawn: dict[int, Member] = {}  # of the last message that had everything
-        self._samples = 0
+        self._sampled: dict[str, tuple[int, float]] = {}  # of each device how many samples, and the time of the last
         self._new: dict[tuple[int, str], Curve] = {}
         self._changed: set[int] = set()
         self._lines: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class LiveState:
     def seed(self, history: History) -> None:
         """Start from the history of a run."""
         self.history = _copy(history)
-        self.device, self._samples = {}, 0
+        self.device, self._sampled = {}, {}
         for sample in history.samples:
             self._sample(sample)
         self._forget()
@@ -134,7 +134,7 @@ class LiveState:
         if self.history.run == event:
             return
         if not event.resumed:
-            self.device, self._samples = {}, 0
+            self.device, self._sampled = {}, {}
             self.history.pauses = []
         self.history.add(event)
         self._forget()
@@ -191,13 +191,16 @@ class LiveState:
         thin(fresh)
 
     def _sample(self, event: ev.DeviceSampled) -> None:
-        last = max((curve.times[-1] for curve in self.device.values()), default=-math.inf)
-        if event.time_s <= last:
+        count, last_s = self._sampled.get(event.device, (0, -math.inf))
+        if event.time_s <= last_s:
             return
-        self._samples += 1
-        for key, value in colors.cores_together(event.values).items():
+        self._sampled[event.device] = count + 1, event.time_s
+        run = self.history.run
+        prefix = f"{event.device}/" if run is not None and event.device != run.device else ""
+        for name, value in colors.cores_together(event.values).items():
+            key = prefix + name
             for curve in (self.device.setdefault(key, Curve()), self._new.setdefault((DEVICE, key), Curve())):
-                curve.add(math.nan, self._samples, value, event.time_s)
+                curve.add(math.nan, count + 1, value, event.time_s)
                 thin(curve)
 
     def _run(self) -> dict[str, Any]:
@@ -278,7 +281,9 @@ def _axis(axis: colors.AxisColors, variants: Sequence[Member]) -> dict[str, Any]
 
 
 def _line(line: colors.DeviceLine) -> dict[str, Any]:
-    return {"key": line.key, "label": line.label, "kind": line.kind, **_paint(line.stroke)}
+    device, _, measurement = line.key.rpartition("/")
+    names = {"key": line.key, "device": device, "measurement": measurement}
+    return {**names, "label": line.label, "kind": line.kind, **_paint(line.stroke)}
 
 
 def _paint(stroke: colors.Stroke) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def refresh(bench: Bench, session: Session) -> None:
     bench.train_view.offer_measuring(unmeasured and study is not None and not study.serial)
     if table != bench.leaderboard.table:
         bench.leaderboard.table = table
+    bench.results.figures.color_by = bench.live.color_by
     select(bench, [i for i in bench.leaderboard.selected if i not in deleted])
     for title, line in lines.items():
         bench.sections[title].summarise(line)
@@ -65,7 +66,7 @@ def refresh(bench: Bench, session: Session) -> None:
 
 def select(bench: Bench, members: Sequence[int]) -> None:
     """Select members, whether or not a page is open that links rows and curves."""
-    bench.live.selected = bench.leaderboard.selected = list(members)
+    bench.live.selected = bench.leaderboard.selected = bench.results.figures.linked.selected = list(members)
 
 
 def clear(bench: Bench, anew: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,10 @@ from hfta_nb import events as ev
 from hfta_nb.records.history import History
 from hfta_nb.search.grid import Variant
 from hfta_nb.study import Study
+from hfta_nb.ui.exports import content, download
 from hfta_nb.ui.figure_box import FigureBox
 from hfta_nb.ui.leaderboard import Leaderboard
-from hfta_nb.ui.text import count, escape, memory, metric, number
+from hfta_nb.ui.text import count, escape, metric, number
 from hfta_nb.ui.widgets import CodeBox, button, words
 
 _BUTTONS = {
@@ -33,7 +33,6 @@ VERDICTS = {
     "differs": "differs from training alone",
     "can't tell": "can't tell whether it equals training alone",
 }
-_TYPES = {".csv": "text/csv", ".png": "image/png"}
 
 
 def summary(history: History) -> str:
@@ -98,18 +97,12 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
 
     def offer(self, path: Path) -> Path:
         """Offer a written file as a download, and show its path; returns the path."""
-        kind, data = _content(path)
-        address = f"data:{kind};base64,{base64.b64encode(data).decode()}"
-        name = escape(path.name)
-        self.note.value = (
-            f'<span role="status"><a class="hfta-download" download="{name}" href="{address}">download {name}</a> '
-            f"({memory(len(data))}), written to {escape(path)}</span>"
-        )
+        self.note.value = download(path)
         return path
 
     def download(self, path: Path) -> None:
         """Let the browser save a written file."""
-        self.code_box.download(path.name, *_content(path))
+        self.code_box.download(path.name, *content(path))
 
     def say(self, text: str, bad: bool = False) -> None:
         """Show a sentence beside the buttons."""
@@ -136,8 +129,3 @@ class Results(ipywidgets.VBox):  # type: ignore[misc]
             if not check.decided:
                 parts[-1] += ", more than the loss itself: check in float64"
         self.say(". ".join(parts), bad=not all(c.equal for c in checks))
-
-
-def _content(path: Path) -> tuple[str, bytes]:
-    """The MIME type of a file, and what is in it."""
-    return _TYPES.get(path.suffix, "application/octet-stream"), path.read_bytes()

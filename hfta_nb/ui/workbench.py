@@ -109,7 +109,8 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
         press_since = functools.partial(actions.press_since, self)
         self._since = SinceRun(self.define, self.sections["Define"], self._session, press_since)
         # Linked in the front end, so that rows and curves agree while the kernel is busy.
-        self._selection = ipywidgets.jslink((self.live, "selected"), (self.leaderboard, "selected"))
+        others = self.leaderboard, self.results.figures.linked
+        self._selection = [ipywidgets.jslink((self.live, "selected"), (other, "selected")) for other in others]
         self.live.observe(lambda _: self.refresh(), "color_by")
         self.leaderboard.observe(lambda _: self._persistence.arranged(), "arranged")
         return [self.bar, self.offer, *self.sections.values(), self.runs.section]

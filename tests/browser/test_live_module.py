@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 from front_end import DARK
@@ -15,6 +17,9 @@ from hfta_nb.figures import colors
 from .live_page import FEW, FRAMES, HIDE, MANY, Open, count, flat, flat_run, hover, picture, settle
 
 pytestmark = pytest.mark.browser
+
+RECORDED = Path(__file__).parents[1] / "ui" / "front" / "two_gpus.jsonl"
+DRAWN = [line for line in colors.device_lines(gpu_sample(1.0).values) if line.kind in ("fraction", "power", "memory")]
 
 WAITING = "timers.filter(Boolean).length"
 """How many questions will be asked again."""
@@ -177,6 +182,31 @@ def test_cores_are_one_line_with_a_band_in_a_small_panel(opened: Open) -> None:
     curves, device = (front.page.locator(f"canvas[data-panel={name}]").bounding_box() for name in ("curves", "device"))
     assert device["width"] * device["height"] < 0.25 * curves["width"] * curves["height"]
     assert re.search(r"cores from \d+% to \d+%", hover(front, 0.5, 0.5, "device"))
+
+
+def test_two_gpus_are_drawn_together_or_one_alone(opened: Open) -> None:
+    samples = [ev.from_json(json.loads(line)) for line in RECORDED.read_text("utf-8").splitlines()]
+    front = opened([run_started(FEW, 20, device="cuda:0"), *samples])
+    panel = front.page.locator(".hfta-device")
+    assert panel.locator(".hfta-title").inner_text() == "devices · utilization, power, memory"
+    together = {line.key: count(front, line.stroke.light, "device") for line in DRAWN}
+    assert min(together.values()) > 100
+    text = hover(front, 0.6, 0.5, "device")
+    assert re.search(r"\tcuda:0\tcuda:1\s+.*SM active\t\d+%\t\d+%", text, re.DOTALL)
+    assert re.search(r"power\t\d+ W\t\d+ W", text)
+    second = panel.get_by_role("button", name="cuda:1")
+    second.click()
+    settle(front)
+    assert second.get_attribute("aria-pressed") == "true"
+    assert second.evaluate("button => button === document.activeElement")
+    assert "of cuda:1 over time; now SM active 60%" in panel.locator("canvas").get_attribute("aria-label")
+    front.page.mouse.move(2, 2)
+    settle(front)
+    for line in DRAWN:
+        assert count(front, line.stroke.light, "device") != together[line.key]
+    second.click()
+    settle(front)
+    assert "of cuda:0, cuda:1 over time" in panel.locator("canvas").get_attribute("aria-label")
 
 
 def test_ended_member_has_a_cross_and_its_reason(opened: Open) -> None:

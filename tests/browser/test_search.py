@@ -56,3 +56,12 @@ def test_a_search_is_set_up_and_its_trials_end(notebook: Notebook, lab: Lab) -> 
     expect(screen.root.locator(".hfta-figures img")).to_be_visible()
     screen.expect_accessible()
     screen.picture("search-finished-light")
+    screen.field("figure").select_option("parallel coordinates")
+    linked = screen.root.locator(".hfta-linked")
+    expect(linked.locator("path")).to_have_count(6)
+    linked.locator(".hfta-ruler").first.focus()
+    for _ in range(10):
+        screen.notebook.page.keyboard.press("Shift+ArrowUp")  # all of the axis
+    expect(screen.board.locator("tr[aria-selected=true]")).to_have_count(6)
+    expect(screen.root.locator(".hfta-figures img")).to_be_hidden()
+    screen.picture("search-parallel-light")

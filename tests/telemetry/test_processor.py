@@ -102,3 +102,9 @@ def test_the_name_tells_of_the_cores(monkeypatch):
     processor.processor_name.cache_clear()
     assert telemetry.device_name("cpu").endswith(", 1 core")
     processor.processor_name.cache_clear()
+
+
+def test_of_several_gpus_the_runs_own_is_sampled_last():
+    assert telemetry.names("cuda:1", 3) == ["cuda:2", "cuda:3", "cuda:1"]
+    assert telemetry.names("cuda:0", 1) == ["cuda:0"]
+    assert telemetry.names("cpu", 2) == ["cpu"]

@@ -122,12 +122,12 @@ def test_another_run_begins_with_nobody_selected_and_no_figure(make: Make, runs:
     bench = make()
     bench.train()
     runs.begins(bench)
-    bench.leaderboard.selected = bench.live.selected = [1]
+    bench.leaderboard.selected = bench.live.selected = bench.results.figures.linked.selected = [1]
     bench.results.figures.kind.value = "placements"
     assert bench.results.figures.note.value != ""
     runs.ends()
     bench.train()
-    assert (bench.leaderboard.selected, bench.live.selected) == ([], [])
+    assert (bench.leaderboard.selected, bench.live.selected, bench.results.figures.linked.selected) == ([], [], [])
     assert bench.results.figures.kind.value == "none"
     assert bench.results.figures.note.value == ""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hfta_nb.records.telemetry.processor import ProcessorSampler, processor_name
 from hfta_nb.records.telemetry.sampler import Sampler
 
-__all__ = ["device_name", "sampler"]
+__all__ = ["device_name", "names", "sampler"]
 
 
 def sampler(device: str) -> Sampler:
@@ -28,6 +28,20 @@ def sampler(device: str) -> Sampler:
 
         return GpuSampler(device)
     return ProcessorSampler(device)
+
+
+def names(device: str, count: int) -> list[str]:
+    """The devices to sample where `count` of them train: from `device` on, which comes last, as does its sample then.
+
+    Processes on a CPU share it: it is one device.
+
+    Example:
+        >>> names("cuda:2", 2)
+        ['cuda:3', 'cuda:2']
+    """
+    kind, _, index = device.partition(":")
+    further = range(1, count) if kind == "cuda" else ()
+    return [*(f"{kind}:{int(index or 0) + place}" for place in further), device]
 
 
 def device_name(device: str) -> str:

@@ -53,7 +53,12 @@ export function dot(c, x, y, radius) {
   c.fill();
 }
 
-/** @param {CanvasRenderingContext2D} c @param {Plot} plot @param {number} px @param {string} color */
+/**
+ * @param {CanvasRenderingContext2D} c
+ * @param {{ margin: { top: number }, plotHeight: number }} plot
+ * @param {number} px
+ * @param {string} color
+ */
 export function vertical(c, plot, px, color) {
   c.strokeStyle = color;
   c.lineWidth = 1;

@@ -1,6 +1,6 @@
 // Which line is which, under the plots: members or the values of an axis, and the device's measurements.
 
-import { element, swatch } from "./page.js";
+import { element, refill, swatch } from "./page.js";
 import { adds } from "./pointer.js";
 import { ended } from "./store.js";
 
@@ -87,24 +87,41 @@ export class Legend {
   }
 
   refreshDevice() {
-    const now = this.view.device.chips();
-    const stamp = now.map(({ line: l }) => l.key).join() + this.view.theme.dark;
+    const { device: panel, theme } = this.view;
+    const now = panel.chips();
+    const devices = panel.devices.length > 1 ? panel.devices : [];
+    const stamp = [...devices, panel.shown.length, ...now.map(({ line: l }) => l.measurement), theme.dark].join();
     if (this.device.dataset.stamp !== stamp) {
       this.device.dataset.stamp = stamp;
-      this.device.replaceChildren(...now.map(({ line: l }) => this.deviceChip(l)));
+      refill(this.device, [...devices.map((device) => this.oneDevice(device)), ...now.map(({ line: l }) => this.deviceChip(l))]);
     }
+    devices.forEach((device, i) => this.device.children[i].setAttribute("aria-pressed", String(panel.chosen === device)));
     now.forEach(({ text }, i) => {
-      const value = this.device.children[i].lastChild;
+      const value = this.device.children[devices.length + i].lastChild;
       if (value) value.textContent = text;
     });
+  }
+
+  /** A chip that shows one of several devices alone. @param {string} device */
+  oneDevice(device) {
+    const { view } = this;
+    const panel = view.device;
+    const name = panel.nameOf(device);
+    const button = element("button", "hfta-chip", { type: "button", title: `${name}: click to show it alone, or all again` });
+    button.append(swatch(view.theme.muted, panel.dashOfDevice(device)), element("span", "", {}, name));
+    button.addEventListener("click", () => {
+      panel.chosen = panel.chosen === device ? null : device;
+      view.redraw();
+    }, { signal: view.signal });
+    return this.liftable(button, device, (lifted) => { panel.lifted.device = lifted; view.redraw(); });
   }
 
   /** @param {DeviceLine} l */
   deviceChip(l) {
     const { view } = this;
     const button = element("button", "hfta-chip", { type: "button", title: `${l.label}: lift its line` });
-    button.append(swatch(view.paint(l), l.dash), element("span", "", {}, l.label), element("b"));
-    return this.liftable(button, l.key, (key) => { view.device.lifted = key; view.redraw(); });
+    button.append(swatch(view.paint(l), view.device.together ? [] : l.dash), element("span", "", {}, l.label), element("b"));
+    return this.liftable(button, l.measurement, (key) => { view.device.lifted.measurement = key; view.redraw(); });
   }
 }
 

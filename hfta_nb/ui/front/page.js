@@ -25,12 +25,8 @@ export function element(tag, css = "", attributes = {}, text = "") {
 
 /** A short stroke, as in a legend: its line and all; `css` names its class. @param {string} css */
 export function strokeMark(css = "") {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const stroke = document.createElementNS("http://www.w3.org/2000/svg", "line");
-  const size = { width: "18", height: "8", "aria-hidden": "true", ...(css && { class: css }) };
-  for (const [k, v] of Object.entries(size)) svg.setAttribute(k, v);
-  const line = { x1: "0", y1: "4", x2: "18", y2: "4", "stroke-width": "2.5" };
-  for (const [k, v] of Object.entries(line)) stroke.setAttribute(k, v);
+  const svg = drawn("svg", { width: "18", height: "8", "aria-hidden": "true", ...(css && { class: css }) });
+  const stroke = drawn("line", { x1: "0", y1: "4", x2: "18", y2: "4", "stroke-width": "2.5" });
   svg.append(stroke);
   return { svg, stroke };
 }
@@ -41,6 +37,29 @@ export function swatch(color, dash) {
   stroke.setAttribute("stroke", color);
   stroke.setAttribute("stroke-dasharray", dash.join(" "));
   return svg;
+}
+
+/**
+ * An element of a drawing.
+ * @template {keyof SVGElementTagNameMap} T
+ * @param {T} tag
+ * @param {Record<string, string>} [attributes]
+ * @param {string} [text]
+ * @returns {SVGElementTagNameMap[T]}
+ */
+export function drawn(tag, attributes = {}, text = "") {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text) made.textContent = text;
+  return made;
+}
+
+/** Other children; the button that has the focus keeps it, by its place. @param {HTMLElement} box @param {HTMLElement[]} children */
+export function refill(box, children) {
+  const buttons = () => [...box.querySelectorAll("button")];
+  const focused = buttons().findIndex((button) => button === document.activeElement);
+  box.replaceChildren(...children);
+  buttons()[focused]?.focus({ preventScroll: true });
 }
 
 /** Writes a text, unless it stands there already. @param {Node} node @param {string} text */

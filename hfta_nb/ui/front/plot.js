@@ -4,8 +4,7 @@ import { element } from "./page.js";
 import { Pointer } from "./pointer.js";
 import { ticks } from "./ticks.js";
 
-/** @import { AxisSpec, Panel, Interval, Scale, Scene } from "./types.d.ts" */
-/** @import { View } from "./view.js" */
+/** @import { AxisSpec, Panel, PlotView, Interval, Scale, Scene } from "./types.d.ts" */
 
 const MARGIN = { left: 52, right: 12, top: 8, bottom: 34 };
 
@@ -17,7 +16,7 @@ const UNDRAWN = { low: 0, high: 1, log: false, per: 1, whole: [0, 1], px: same, 
 
 /** What is drawn on it is its panel's. */
 export class Plot {
-  /** @param {View} view @param {Panel} panel @param {string} name */
+  /** @param {PlotView} view @param {Panel} panel @param {string} name */
   constructor(view, panel, name) {
     this.view = view;
     this.panel = panel;
@@ -76,6 +75,7 @@ export class Plot {
     if (this.width < 40 || this.height < 40) return;
     const { context: c, view } = this;
     const scene = this.panel.scene();
+    this.margin = { ...MARGIN, ...this.panel.margin };
     c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     c.fillStyle = view.theme.paper;
     c.fillRect(0, 0, this.width, this.height);

@@ -14,6 +14,12 @@ export function readTheme(probe) {
   };
 }
 
+/** Black or white, whichever can be read on a colour. @param {string} color as "#rrggbb" */
+export function inkOn(color) {
+  const [r, g, b] = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 128 ? "#000000" : "#ffffff";
+}
+
 /**
  * Calls back when the page's theme changes: JupyterLab marks body, other hosts mark html, or the system's changes.
  * @param {() => void} callback

@@ -2,7 +2,6 @@
 
 import { element, swatch } from "./page.js";
 
-/** @import { Plot } from "./plot.js" */
 /** @import { Point, Tip } from "./types.d.ts" */
 
 const MAX_ROWS = 7;
@@ -32,7 +31,7 @@ export class Tooltip {
 
   hide() { this.box.hidden = true; }
 
-  /** @param {Tip | null} content @param {Plot} plot @param {Point} at */
+  /** @param {Tip | null} content @param {{ canvas: Element }} plot @param {Point} at */
   show(content, plot, at) {
     if (!content) return this.hide();
     this.box.replaceChildren(element("div", "hfta-tip-head", {}, content.head), this.table(content));

@@ -68,11 +68,13 @@ export interface Run {
   blown: [id: number, why: string][]; // members whose loss is finite and hopeless
 }
 
-/** A measurement of the device. */
+/** A measurement of a device. */
 export interface DeviceLine extends Stroke {
-  key: string;
+  key: string; // of its trace
+  device: string; // another one than the run's; empty for that
+  measurement: string; // what was measured, without the device
   label: string;
-  kind: "fraction" | "spread" | "memory" | "other";
+  kind: "fraction" | "spread" | "power" | "memory" | "other";
 }
 
 /** A message of the kernel. */
@@ -135,6 +137,18 @@ export interface Theme {
   accent: string;
 }
 
+/** What a plot stands in. */
+export interface PlotView {
+  signal: AbortSignal;
+  theme: Theme;
+  timeZoom: { x: Interval | null; y: Interval | null }; // of the plots that share a time axis
+  sharesTime(): boolean;
+  hover(plot: Plot, at: Point): void;
+  unhover(): void;
+  redraw(): void;
+  resetZoom(): void;
+}
+
 /** What fills a plot. */
 export interface Panel {
   margin: { left?: number; right?: number; top?: number; bottom?: number };
@@ -150,3 +164,45 @@ export interface Panel {
   tip(): Tip | null;
   describe(): string;
 }
+
+// The linked figures; `linked_data.py` writes these.
+
+/** Members that are selected together, as a block in a colour. */
+export interface Block { ids: number[]; title: string; light: string; dark: string; best?: boolean }
+
+/** An axis of parallel coordinates: its ends, of logarithms if `log`, and the places of its values where they are few. */
+export interface Ruler { name: string; log: boolean; low: number; high: number; few: [share: number, text: string][] }
+
+/** A configuration, and where it crosses each ruler, from 0 to 1. */
+export interface ParallelLine extends Stroke {
+  ids: number[];
+  label: string;
+  value: string;
+  at: (number | null)[];
+  best: boolean;
+}
+
+export interface ParallelData { rulers: Ruler[]; lines: ParallelLine[] }
+
+export interface ImportanceData { axes: { name: string; share: number; values: (Block & { label: string })[] }[] }
+
+export interface HeatMapData {
+  metric: string;
+  x: string;
+  y: string;
+  columns: string[];
+  rows: string[];
+  cells: (Block & { column: number; row: number; text: string })[];
+}
+
+/** Mean and standard deviation of a configuration's curve over its seeds. */
+export interface Band extends Stroke {
+  ids: number[];
+  label: string;
+  of: number;
+  epochs: number[];
+  means: number[];
+  deviations: number[];
+}
+
+export interface SeedsData { metric: string; bands: Band[] }

@@ -2,6 +2,7 @@
 
 import { CurvesPanel } from "./curves.js";
 import { DevicePanel } from "./device.js";
+import { picked } from "./groups.js";
 import { Legend } from "./legend.js";
 import { settledEnd } from "./limits.js";
 import { formatNumber } from "./numbers.js";
@@ -245,9 +246,7 @@ export class View {
   /** @param {number | null} id @param {boolean} several whether others stay selected */
   select(id, several) {
     const before = /** @type {number[]} */ (this.get("selected"));
-    let after = id === null ? [] : [id];
-    if (several) after = id === null ? before : before.includes(id) ? before.filter((i) => i !== id) : [...before, id];
-    else if (before.length === 1 && before[0] === id) after = [];
+    const after = picked(before, id === null ? [] : [id], several);
     if (after.length !== before.length || after.some((v, i) => v !== before[i])) this.set("selected", after);
   }
 
@@ -280,7 +279,7 @@ export class View {
     const one = parts[0] === "train" ? "training" : parts[0] ?? "";
     const how = parts.length > 1 ? "validation solid, training dotted" : one;
     this.title(0, metric ? metric.label : "curves", how);
-    this.title(1, "device", run.state === "PAUSED" ? "paused" : "utilization, memory");
+    this.title(1, this.device.devices.length > 1 ? "devices" : "device", run.state === "PAUSED" ? "paused" : this.device.what());
     this.plots.forEach((plot) => plot.canvas.setAttribute("aria-label", plot.panel.describe()));
     this.legend.refreshDevice();
     const told = `${run.state} ${[...this.store.members.values()].filter(ended).length}`;
