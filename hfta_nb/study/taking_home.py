@@ -60,7 +60,7 @@ def source(result: Result, weights: Path | None) -> str:
 
 def _built(family: Family, arguments: Mapping[str, Any]) -> str | None:
     """The call that builds the module; None where an argument can't be typed."""
-    given = {k: as_list(v) if k in family._lists else v for k, v in arguments.items()}
+    given = {k: as_list(v) if k in family.lists else v for k, v in arguments.items()}
     if not all(_typed(value) for value in given.values()):
         return None
     call = ", ".join(f"{name}={value!r}" for name, value in given.items())

@@ -50,6 +50,7 @@ def test_from_run_all_to_a_model_taken_home(screen: Screen) -> None:
     leaderboard_sorts(screen)
     exports(screen)
     taken_home(screen)
+    refined_and_reverted(screen)
     saved_notebook_shows_it(screen)
     runs_are_compared_and_opened(screen)
     assert screen.notebook.faults() == []
@@ -185,6 +186,22 @@ def exports(screen: Screen) -> None:
         assert len(image.convert("RGB").getcolors(1 << 24) or []) > 10
 
 
+def refined_and_reverted(screen: Screen) -> None:
+    """A finer grid around the best stands in Define, whose line takes it back."""
+    before = screen.ask("wb.define.definition().axes")
+    best = int(str(screen.ask("wb.study.best().variant.id")))
+    screen.tool("refine", best).click()
+    head = screen.section("Define").locator(".hfta-section-head").first
+    expect(head).to_contain_text("changed since this run")
+    finer = screen.ask("wb.define.definition().axes")
+    assert finer != before
+    assert screen.ask(f"wb.history.members[{best}].config['lr'] in wb.define.definition().axes['lr']") is True
+    screen.picture("quickstart-refined-light")
+    head.get_by_role("button", name="revert").click()
+    expect(head).not_to_contain_text("changed since this run")
+    assert screen.ask("wb.define.definition().axes") == before
+
+
 def runs_are_compared_and_opened(screen: Screen) -> None:
     """The two runs stand in a list: drawn over each other, tagged, one of them deleted, the other one shown."""
     last, runs = str(screen.ask("wb.study.directory.name")), screen.section("Runs")
@@ -231,9 +248,9 @@ def taken_home(screen: Screen) -> None:
     screen.tool(f"take #{best} home", int(str(best))).click()
     box = screen.root.locator(".hfta-code-text")
     expect(box).to_contain_text(f"member_{best}.safetensors")
-    loads = screen.notebook.page.locator(".jp-Notebook .jp-CodeCell").filter(has_text="load_file")
+    loads = screen.notebook.page.locator(".jp-Notebook .jp-CodeCell .cm-content").filter(has_text="load_file")
     expect(loads).to_have_count(1)
-    expect(loads.locator(".cm-content")).to_contain_text("model.eval()")
+    expect(loads).to_contain_text("model.eval()")
     measured = """
 import torch, hfta_nb
 data = hfta_nb.data.load("digits")

@@ -7,6 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
+from tests.polling import eventually
+
 from .jupyter import Lab
 from .notebook import Notebook
 from .screen import RUN_S, Screen
@@ -52,7 +54,7 @@ def test_members_are_paused_resumed_changed_cloned_and_stopped_by_clicks(noteboo
     values = screen.field("values")
     values.fill("lr")
     press(screen, "set")
-    expect(screen.root.locator(".hfta-note")).to_contain_text("lr=3e-4")
+    expect(screen.section("Results").locator(".hfta-note")).to_contain_text("lr=3e-4")
     screen.picture("steering-wrong-light")
     values.fill("lr=2e-3")
     press(screen, "clone with weights")
@@ -60,9 +62,12 @@ def test_members_are_paused_resumed_changed_cloned_and_stopped_by_clicks(noteboo
     expect(cell(screen, 3, "axis:lr")).to_have_text(re.compile("0.002|2e-0?3"))
     assert screen.ask("[e.parent for e in wb.history.edits]") == [2]
 
+    expect(cell(screen, 3, "from")).to_have_text(re.compile("#2 at ep"))
+
     values.fill("lr=5e-3")
     press(screen, "set")
     expect(cell(screen, 2, "axis:lr")).to_have_text(re.compile("0.005|5e-0?3"), timeout=RUN_S * 1000)
+    expect(cell(screen, 2, "changed")).to_have_text(re.compile("lr 0.01 \N{RIGHTWARDS ARROW} 0.005 at ep"))
 
     chip = screen.root.locator(".hfta-legend [data-member='2']")
     expect(chip).to_contain_text("lr=0.005")
@@ -79,11 +84,28 @@ def test_members_are_paused_resumed_changed_cloned_and_stopped_by_clicks(noteboo
     expect_state(screen, 2, "STOPPED")
     expect_state(screen, 3, "STOPPED")
     expect_state(screen, 0, "RUNNING")
-    expect(screen.root.locator(".hfta-note")).to_contain_text("asked: stop #2, #3")
+    expect(screen.section("Results").locator(".hfta-note")).to_contain_text("asked: stop #2, #3")
     notebook.viewport(900)
     screen.expect_fits()
     screen.picture("steering-narrow-light")
     screen.button("Stop").click()
     screen.wait_state("stopped")
     expect(steer(screen).get_by_role("button", name="stop", exact=True)).to_be_hidden()
+    screen.train()
+    screen.unfold("Define")
+    screen.type("values of lr", "1e-3, 3e-3, 1e-2, 1e-1")
+    head = screen.section("Define").locator(".hfta-section-head").first
+    expect(head).to_contain_text("changed since this run: lr")
+    head.get_by_role("button", name="add to this run").click()
+    expect(screen.row(3)).to_have_count(1, timeout=RUN_S * 1000)
+    expect(head).not_to_contain_text("changed since this run")
+    screen.row(3).click()
+    press(screen, "delete")
+    question = steer(screen).get_by_role("alert")
+    expect(question).to_contain_text("Delete #3?")
+    question.get_by_role("button", name="delete").click()
+    expect(screen.row(3)).to_have_count(0, timeout=RUN_S * 1000)
+    eventually(lambda: screen.ask("list(wb.live.selected)") == [], "nobody to be selected")
+    screen.button("Stop").click()
+    screen.wait_state("stopped")
     assert notebook.faults() == []

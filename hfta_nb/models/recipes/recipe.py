@@ -82,7 +82,8 @@ class Family:
         object.__setattr__(self, "phases", own)
 
     @cached_property
-    def _lists(self) -> frozenset[str]:
+    def lists(self) -> frozenset[str]:
+        """The arguments that take a list."""
         return lists_of(self.function)
 
     @property
@@ -166,7 +167,7 @@ class Family:
         lacking = [k for k in self._required() if k not in given]
         if lacking:
             raise FamilyError("an axis without default needs a value", where=self.name, got=lacking)
-        given = {k: as_list(v) if k in self._lists else v for k, v in given.items()}
+        given = {k: as_list(v) if k in self.lists else v for k, v in given.items()}
         with settings_kept():
             module = self.function(**given)
         if not isinstance(module, nn.Module):
