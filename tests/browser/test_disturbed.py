@@ -26,7 +26,7 @@ from .test_workbench import shown
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
-EPOCHS = 600
+EPOCHS = 300
 MADE = f'Workbench("mlp", "digits", {{"lr": [1e-3, 1e-2], "width": [8, 16]}}, epochs={EPOCHS})'
 SHOWN_S = 3.0
 """How long the curves may take once the Workbench is on the page, on a machine with nothing else to do."""
@@ -34,13 +34,13 @@ SHOWN_S = 3.0
 
 @contextmanager
 def slowed(pid: int) -> Iterator[None]:
-    """Let a process run a tenth of the time."""
+    """Let a process run 3% of the time."""
     over = threading.Event()
 
     def hold() -> None:
-        while not over.wait(0.02) and not gone(pid):
+        while not over.wait(0.015) and not gone(pid):
             os.kill(pid, signal.SIGSTOP)
-            over.wait(0.18)
+            over.wait(0.48)
             os.kill(pid, signal.SIGCONT)
 
     thread = threading.Thread(target=hold)
@@ -74,7 +74,7 @@ def disturb(notebook: Notebook, lab: Lab, path: str, disturbances: list[Callable
     both runs have the same results."""
     (screen,) = shown(notebook, lab, path, MADE)
     screen.train()
-    screen.wait_state("finished")
+    screen.wait_state("finished", timeout_s=300)
     calm = screen.ask("str(wb.study.directory.absolute())")
     screen.train()
     directory, pid = screen.ask("str(wb.study.directory.absolute())"), int(str(screen.ask("wb.handle.pid")))
@@ -83,7 +83,7 @@ def disturb(notebook: Notebook, lab: Lab, path: str, disturbances: list[Callable
         for disturbance in disturbances:
             screen = disturbance(screen)
             shows_all(screen)
-    screen.wait_state("finished")
+    screen.wait_state("finished", timeout_s=300)
     assert curves(directory) == curves(calm)
 
 
