@@ -17,7 +17,7 @@ from hfta_nb.records.history import History
 from hfta_nb.records.pace import Pace
 from hfta_nb.ui.front_end import source
 from hfta_nb.ui.live_state import LiveState, metrics, split_metric
-from hfta_nb.ui.subshells import follow_page
+from hfta_nb.ui.subshells import follow_page, greet_pages
 
 PERIOD_S = 0.2
 """Shortest time between two messages to the front end while attached to a run."""
@@ -83,6 +83,7 @@ class LiveView(anywidget.AnyWidget):  # type: ignore[misc]
         self._flushed_s, self._pace = -1e9, Pace(0.0)
         self._unsubscribe: Callable[[], None] | None = None
         follow_page()
+        greet_pages()
         super().__init__(**traits)
         self.on_msg(self._on_message)
 

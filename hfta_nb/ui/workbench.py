@@ -82,6 +82,8 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
         self.taken: Any = None
         self.runs = RunList(self, self._later)
         where = executors.Where.of(executor, options.pop("workers", None), options.pop("address", None), detach)
+        if where.kind == "worker" and self._later.has_loop:
+            executors.prewarm()  # it imports torch while this is laid out and drawn
         super().__init__(self._made(where, {"family": family, "data": data, "grid": grid, **options}))
         self.add_class("hfta-workbench")
         self._plan()
@@ -155,8 +157,6 @@ class Workbench(ShownRun, ipywidgets.VBox):  # type: ignore[misc]
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
-        if self._session.kind == "worker":
-            executors.prewarm()
         display(self._repr_mimebundle_(), raw=True)
         self._persistence.displayed()
 

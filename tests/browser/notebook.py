@@ -134,6 +134,10 @@ class Notebook:
             return shared.cells.length - 1;"""
         return int(self._do(body, source=textwrap.dedent(source).strip()))
 
+    def delete_cells(self, keep: int) -> None:
+        """Delete all cells but so many at the end."""
+        self._do("const s = panel.content.model.sharedModel; s.deleteCellRange(0, s.cells.length - keep);", keep=keep)
+
     def cells(self) -> list[dict[str, Any]]:
         """All cells as nbformat has them."""
         cells: list[dict[str, Any]] = self._do("return panel.content.model.toJSON().cells;")
@@ -181,6 +185,15 @@ class Notebook:
         self._do("app.commands.execute('kernelmenu:restart');")
         self.page.locator(".jp-Dialog").get_by_role("button", name="Confirm Kernel Restart").click()
         self.page.locator(".jp-Dialog").wait_for(state="detached")
+        self.wait_idle()
+
+    def shut_down(self) -> None:
+        """Shut the kernel down, as its menu does; the notebook has none then."""
+        self._do("await late(panel.sessionContext.shutdown(), seconds, 'the shutdown');")
+
+    def start_kernel(self) -> None:
+        """Begin a kernel in a notebook that has none, and wait until it is idle."""
+        self._do("await late(panel.sessionContext.startKernel(), seconds, 'the start');")
         self.wait_idle()
 
     def save(self) -> Path:

@@ -21,10 +21,18 @@ LOST = "Cannot handle comm_msg"
 """What the kernel logs of a message of a widget to a subshell that is gone."""
 
 
-def reload_during_a_run(notebook: Notebook, lab: Lab, times: int) -> None:
-    """Reload the page so many times; each time the Workbench shows all curves and rows, and its buttons work."""
+def reload_during_a_run(notebook: Notebook, lab: Lab, times: int, cell: str = "") -> Screen:
+    """Reload the page so many times; each time the Workbench shows all curves and rows, and its buttons work.
+
+    Args:
+        cell: begins the run, instead of the button.
+    """
     (screen,) = shown(notebook, lab, "reloaded/reloaded.ipynb", RUN)
-    screen.train()
+    if cell:
+        notebook.start_cell(cell)
+        screen.wait_state("running")
+    else:
+        screen.train()
     notebook.save()
     for _ in range(times):
         notebook.open(notebook.path)
@@ -35,10 +43,14 @@ def reload_during_a_run(notebook: Notebook, lab: Lab, times: int) -> None:
     screen.wait_state("paused")
     assert LOST not in lab.log_path.read_text(errors="replace")
     notebook.screenshot("reloaded")
+    return screen
 
 
-def test_reloaded_page_shows_all_curves_of_the_run_that_goes_on(notebook: Notebook, lab: Lab) -> None:
-    reload_during_a_run(notebook, lab, times=1)
+def test_reloaded_page_shows_all_curves_of_the_run_for_which_a_cell_waits(notebook: Notebook, lab: Lab) -> None:
+    screen = reload_during_a_run(notebook, lab, times=1, cell="wb.run()\nended = wb.state")
+    screen.button("Stop").click()
+    screen.wait_state("stopped")
+    assert notebook.kernel("ended") == "stopped"  # after the cell
 
 
 @pytest.mark.long

@@ -128,6 +128,7 @@ class Fake:
             "own": os.environ.get("OWN_VARIABLE"),
             "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "path": sys.path,
+            "compiler": "torch._dynamo" in sys.modules,
             "deaf": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
         }
         yield ev.PhaseChanged(0.0, 0, "telling", json.dumps(found))

@@ -24,17 +24,6 @@ class StudyTask(Task):
     def __init__(self) -> None:
         _keep_out_of_collections()
 
-    def warm_up(self) -> None:
-        """Trigger torch's lazy imports of a first fused step: 500 modules, a second or more."""
-        import torch
-
-        def loss(weight: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.cross_entropy(torch.zeros(1, 3) @ weight, torch.zeros(1, dtype=torch.long))
-
-        with contextlib.suppress(Exception):
-            torch.func.vmap(torch.func.grad(loss))(torch.zeros(2, 3, 2))
-        _keep_out_of_collections()
-
     def do(self, call: Message, payload: bytes, control: Control, report: Send) -> None:
         """Do a job; the last report has its end, and the user's own modules that it has imported."""
         last = _do(call, payload, control, report)

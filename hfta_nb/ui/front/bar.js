@@ -55,9 +55,12 @@ export default { render: lasting(({ model, el, signal }) => {
   };
   onTraits(model, ["title", "status", "level", "device"], signal, draw);
 
-  // JupyterLab puts this class on every view whose kernel is gone, and takes it off when it is back.
+  // JupyterLab puts this class on every view whose kernel restarts. Of one that was shut down, only its session knows.
+  const session = model.widget_manager?.context?.sessionContext;
+  const kernel = () => session?.session?.kernel?.id;
+  const own = kernel();
   const connection = () => {
-    const lost = Boolean(el.closest(".jupyter-widgets-disconnected"));
+    const lost = Boolean(el.closest(".jupyter-widgets-disconnected")) || Boolean(own && kernel() !== own);
     link.textContent = lost ? "disconnected" : "connected";
     link.dataset.lost = String(lost);
     el.closest(".hfta-workbench")?.classList.toggle("hfta-lost", lost);
@@ -105,5 +108,9 @@ export default { render: lasting(({ model, el, signal }) => {
   attached();
   draw();
   reveal();
-  signal.addEventListener("abort", () => observer.disconnect());
+  session?.kernelChanged.connect(connection);
+  signal.addEventListener("abort", () => {
+    observer.disconnect();
+    session?.kernelChanged.disconnect(connection);
+  });
 }) };

@@ -8,6 +8,7 @@ export interface Model {
   get(name: string): any;
   set(name: string, value: unknown): void;
   save_changes(): void;
+  widget_manager?: any; // in JupyterLab, of its own kind
   send(message: object): void;
   on(name: string, callback: (...values: any[]) => void): void;
   off(name: string, callback: (...values: any[]) => void): void;

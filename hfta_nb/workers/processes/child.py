@@ -36,9 +36,6 @@ nothing."""
 class Task:
     """What a child is for; made in the child, of what its parent sends."""
 
-    def warm_up(self) -> None:
-        """Called before the first call, unless that waits already."""
-
     def do(self, call: Message, payload: bytes, control: Control, report: Send) -> None:
         """Do what is asked.
 
@@ -82,8 +79,6 @@ class Serving:
         try:
             message, blob = self._calls.get()
             task = _task(message, blob)
-            if self._calls.empty():
-                task.warm_up()
             self._send({"ready": self._name, "version": version()}, b"")
             while True:
                 message, blob = self._calls.get()
