@@ -69,9 +69,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
         self.second = _dropdown("up", "The axis from bottom to top; or what the best members cost")
         self.again = button("draw again", "Draw the figure of what has come since", "hfta-figure-again")
         self.note = words("hfta-error")
-        self.image = Picture(
-            format="png", layout={"max_width": "100%", "display": "none", "align_self": "flex-start"}
-        )
+        self.image = Picture(format="png", layout={"max_width": "100%", "display": "none", "align_self": "flex-start"})
         row = ipywidgets.HBox([self.kind, self.first, self.second, self.again]).add_class("hfta-figure-tools")
         super().__init__([row, self.note, self.image])
         self.add_class("hfta-figures")

@@ -12,8 +12,8 @@ from hfta_nb import events as ev
 from hfta_nb.figures import colors
 from hfta_nb.records.summaries import Row
 from hfta_nb.study import RUN
+from hfta_nb.ui.front_end import source
 from hfta_nb.ui.text import clock, count, metric, score
-from hfta_nb.ui.widgets import source
 
 IN_PROGRESS = ev.RUNNING, ev.PAUSED
 
