@@ -7,6 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from tests.polling import eventually
+
 from .jupyter import Lab
 from .notebook import Notebook
 from .screen import RUN_S, Screen
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.browser
 def set_up(screen: Screen) -> None:
     """Six trials of an interval of learning rates, two at a time, pruned at rungs."""
     screen.field("family").select_option("mlp")
+    eventually(lambda: screen.ask("wb.family.name") == "mlp", "the axes of the family")
     expect(screen.field("trials")).to_be_hidden()
     screen.field("kind of lr").select_option("log interval")
     expect(screen.field("trials")).to_have_value("20")

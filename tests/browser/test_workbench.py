@@ -128,6 +128,7 @@ def test_a_model_that_can_t_run_shows_its_line_and_other_plans_can_be_clicked(no
     expect(screen.button("Train")).to_be_enabled()
 
     told = screen.section("Define").locator(".hfta-notices [role=status]")
+    screen.unfold("Advanced")
     for label, text, said, right in [
         ("patience", "0", "patience: 0 means never", ""),
         ("batch size", "9999", "batch size: 9,999 is more than the 1,437 samples of training", "64"),
