@@ -55,7 +55,7 @@ def test_each_array_and_all_of_them_have_a_bar_of_each_kind() -> None:
     legend = figure.axes[0].get_legend()
     assert legend is not None
     assert [t.get_text() for t in legend.get_texts()] == ["one after another", "fused"]
-    assert figure.get_suptitle() == "cnn on digits, float32, a CPU: fused against one after another, a step 3.20x"
+    assert figure.get_suptitle() == "Fused against one after another: a step 3.20x as fast\ncnn on digits, float32, a CPU"
 
 
 def test_the_whole_run_is_drawn_above_its_steps() -> None:
@@ -73,7 +73,7 @@ def test_the_whole_run_is_drawn_above_its_steps() -> None:
         "time of the whole run so far; one after another is predicted",
     )
     title = figures.speedup(history).get_suptitle()
-    assert title.endswith(f"fused against one after another, the run {serial / run:.2f}x, a step 4.00x")
+    assert title.startswith(f"Fused against one after another: the run {serial / run:.2f}x, a step 4.00x as fast\n")
     assert speeds.words(history) == f"slower: {serial / run:.3g}x as fast as one after another so far, a step 4x"
     history.add(ev.RunChanged(T0, ev.COMPLETE))
     assert "another, a step" in speeds.words(history)

@@ -49,7 +49,8 @@ def speedup(history: History) -> Figure:
     for place, (rows, what) in enumerate(panels):
         _draw(figure.add_subplot(grid[place]), rows, what, place == len(panels) - 1)
     if panels:
-        figure.suptitle(plain(_title(history, bool(whole)), 120), x=0.01, ha="left", fontsize=10, color=INK)
+        title = "\n".join(plain(line, 100) for line in _title(history, bool(whole)))
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10, color=INK)
         return figure
     axes = figure.add_subplot(grid[0])
     dress(axes, "", _STEP)
@@ -102,9 +103,9 @@ def _draw(axes: Axes, rows: list[tuple[str, Pace]], what: str, explained: bool) 
         legend(axes, handles, _ROOM)
 
 
-def _title(history: History, whole: bool) -> str:
+def _title(history: History, whole: bool) -> list[str]:
     run = history.run
-    what = f"{run.family} on {run.data}, {run.dtype}, {run.device_name or run.device}: " if run else ""
     step = f"a step {step_of(history).speedup:.2f}x"
     labels = f"the run {run_of(history).speedup:.2f}x, {step}" if whole else step
-    return f"{what}fused against one after another, {labels}"
+    what = [f"{run.family} on {run.data}, {run.dtype}, {run.device_name or run.device}"] if run else []
+    return [f"Fused against one after another: {labels} as fast", *what]
