@@ -55,7 +55,8 @@ def test_each_array_and_all_of_them_have_a_bar_of_each_kind() -> None:
     legend = figure.axes[0].get_legend()
     assert legend is not None
     assert [t.get_text() for t in legend.get_texts()] == ["one after another", "fused"]
-    assert figure.get_suptitle() == "Fused against one after another: a step 3.20x as fast\ncnn on digits, float32, a CPU"
+    title = "Fused against one after another: a step 3.20x as fast\ncnn on digits, float32, a CPU"
+    assert figure.get_suptitle() == title
 
 
 def test_the_whole_run_is_drawn_above_its_steps() -> None:
