@@ -73,6 +73,24 @@ def test_the_time_one_after_another_is_the_sum_over_members(monkeypatch: pytest.
     assert math.isnan(speed._usual(probe.validation_s))  # of a stream without a known length
 
 
+def test_the_load_of_the_machine_slows_both_alike() -> None:
+    class FakeStep:
+        array = types.SimpleNamespace(
+            generators=types.SimpleNamespace(device=torch.device("cpu")), threads="kernels", block_size=2,
+            step_notes=(), compiling="never",
+            _calls=types.SimpleNamespace(steps=types.SimpleNamespace(programs=list, decisions=list)),
+        )  # fmt: skip
+
+        def __len__(self) -> int:
+            return 2
+
+    step: Any = FakeStep()
+    probe = SpeedProbe(0, step, [])
+    probe.fused_s, probe.serial_s, probe.validation_s = [9.0, 9.0, 1.0, 3.0, 4.0], [8.0, 2.0, 7.0], [6.0, 5.0]
+    found = probe.event()
+    assert (found.step_s, found.serial_step_s, found.speedup, found.serial_validation_s) == (3.0, 6.0, 2.0, 15.0)
+
+
 def test_the_whole_run_is_predicted_and_measured(tmp_path: Path) -> None:
     study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=4, batch_size=8, device="cpu", directory=tmp_path)
     study.fit(progress=False)
