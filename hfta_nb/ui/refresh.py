@@ -53,7 +53,8 @@ def refresh(bench: Bench, session: Session) -> None:
     if table != bench.leaderboard.table:
         bench.leaderboard.table = table
     bench.results.figures.color_by = bench.live.color_by
-    select(bench, [i for i in bench.leaderboard.selected if i not in deleted])
+    if deleted.intersection(bench.leaderboard.selected):  # else what a page is just selecting would be undone
+        select(bench, [i for i in bench.leaderboard.selected if i not in deleted])
     for title, line in lines.items():
         bench.sections[title].summarise(line)
     bench.plan_view.enable(session.phase in AT_REST)

@@ -43,6 +43,7 @@ def set_up(screen: Screen) -> None:
     expect(screen.status).to_contain_text("ready to train 6 trials")
 
 
+@pytest.mark.long
 def test_a_search_is_set_up_and_its_trials_end(notebook: Notebook, lab: Lab) -> None:
     (screen,) = shown(notebook, lab, "searched/searched.ipynb", "Workbench()")
     set_up(screen)
