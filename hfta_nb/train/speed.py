@@ -94,9 +94,7 @@ class SpeedProbe:
         return len(self.serial_s) >= LEAST_STEPS
 
     def event(self) -> ev.SpeedMeasured:
-        fused = _usual(self.fused_s)
-        load = fused / _least(self.fused_s[2:])  # what else the machine does slows both alike
-        serial, validation = load * _least(self.serial_s), load * _least(self.validation_s)
+        fused, serial, validation = _least(self.fused_s), _least(self.serial_s), _least(self.validation_s)
         how = ", ".join(filter(None, [self._at_once(), _ON[self.step.array.threads], way_of(self.step.array)]))
         steps = len(self.serial_s)
         found = steps, fused, serial, serial / fused, how, validation
@@ -114,14 +112,8 @@ class SpeedProbe:
 
 
 def _least(seconds: Sequence[float]) -> float:
-    """The shortest: a loop of one's own is not to be taken for slower than it is. NaN where nothing was timed."""
+    """The shortest: what else the machine does lengthens the others. NaN where nothing was timed."""
     return min(seconds, default=math.nan)
-
-
-def _usual(seconds: Sequence[float]) -> float:
-    """The median without the first calls, which warm up; NaN where nothing was timed."""
-    warm = sorted(seconds[2:])
-    return warm[len(warm) // 2] if warm else math.nan
 
 
 def probe_of(

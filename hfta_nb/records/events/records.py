@@ -69,9 +69,8 @@ class SpeedMeasured(Event):
     Attributes:
         members: number of members of the group.
         steps: number of timed steps of each kind.
-        step_s: one training step of the whole array, in seconds (median).
-        serial_step_s: one step of every member, one after another, as plain modules: the fastest that was timed, times
-            what a step of the array usually took more than its fastest, which is the machine's load.
+        step_s: one training step of the whole array, in seconds; the fastest of those that were timed.
+        serial_step_s: one step of every member, one after another, as plain modules; the fastest likewise.
         speedup: `serial_step_s / step_s`.
         strategy: the choice, in words.
         serial_validation_s: one validation of every member, one after another, in batches of the training's size; NaN
