@@ -220,12 +220,6 @@ class Progress(GroupState):
             return [(self.group, len(self.group.ids), self.steps)]
         return [(self.group, 1, self.steps - member.first_step) for member in self.members.active]
 
-    def end_probe(self) -> Iterator[Event]:
-        """The speed of plain modules, as far as it is known; it is not measured any more."""
-        probe, self.probe = self.probe, None
-        if probe is not None and probe.enough:
-            yield probe.event()
-
     def between_passes(self) -> bool:
         """Whether all members are at the beginning of a pass through the data, where others can begin."""
         if self.place and self.place == self.source.length:  # the next batch would find it out
@@ -295,7 +289,7 @@ class Progress(GroupState):
         if others:
             self.group = whole.half(others, whole.index, whole.reason)
         self.trainer.replace(whole, [*([self.group] if others else []), own])
-        yield from self.end_probe()
+        self.probe = None
         yield ev.PlanMade(time.time(), self.trainer.records())
 
     def leave(

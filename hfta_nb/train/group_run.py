@@ -75,7 +75,7 @@ class GroupRun(Progress):
         if self.deferred:
             return
         yield from rebuild.longer(self)
-        yield from self.end_probe()  # the run was too short for all that it looks at
+        self.probe = None
         checkpoint.keep_end(self)
         for variant in list(self.members.ids):
             yield from self.leave([variant], ev.COMPLETE, "")
@@ -189,7 +189,7 @@ class GroupRun(Progress):
 
     def _train_step(self, batch: Batch) -> Iterator[Event]:
         yield from self._tuned(batch)
-        probe = self.probe
+        probe = self.probe if self.probe is not None and self.probe.due(self.step) else None
         begin = probe.start() if probe else 0.0
         failure = None
         try:
@@ -264,8 +264,9 @@ class GroupRun(Progress):
         except Exception:  # the array has taken this step, and nobody else needs what raised
             self.probe = None
             return
-        if done:
+        if probe.enough:
             yield probe.event()
+        if done:
             self.probe = None
 
     def _end_epoch(self) -> Iterator[Event]:

@@ -165,7 +165,7 @@ def rebuild(run: Progress, arrivals: Arrivals, rebuilt: Rebuilt) -> Iterator[Eve
     if not in_place:
         step.plan(run.settings.compiling, step.planned, step.brief)
         trainer.clock.cool()
-    yield from run.end_probe()
+    run.probe = None
     for variant in arrivals.ids:
         yield ev.MemberChanged(time.time(), variant, ev.RUNNING)
 

@@ -20,10 +20,11 @@ from hfta_nb.train.settings import Settings
 from hfta_nb.train.step import ArrayStep, PlainStep, Step
 
 SPEED_STEPS = 10
-"""How many of the first steps are timed against the plain module's, those left out in which block sizes are tried."""
+"""How many steps are timed against the plain module's, those left out in which block sizes are tried."""
 
 LEAST_STEPS = 5
-"""Of so many something can be told."""
+"""Of so many something can be told: the first ones. The others are the 8th, the 16th, the 32nd and so on, as the first
+may all fall into a moment in which the notebook or its page has a core."""
 
 
 _WARM_UP = 5
@@ -36,7 +37,7 @@ _ON = {"kernels": "", "one": "on one thread", "blocks": "blocks side by side"}
 
 
 class SpeedProbe:
-    """Times the first steps of an array, and beside each of them those of plain modules that nobody else needs.
+    """Times steps of an array, and beside each of them those of plain modules that nobody else needs.
 
     Attributes:
         twins: a plain module for each architecture in the array, and how many members have it.
@@ -52,6 +53,13 @@ class SpeedProbe:
         self.fused_s: list[float] = []
         self.serial_s: list[float] = []
         self.validation_s: list[float] = []
+        self._seen = 0
+
+    def due(self, step: Step) -> bool:
+        """Whether the coming step is timed. Called before each."""
+        self._seen += 1
+        early = len(self.serial_s) < LEAST_STEPS
+        return step is self.step and len(step) == self.members and (early or not self._seen & (self._seen - 1))
 
     def start(self) -> float:
         self._wait()

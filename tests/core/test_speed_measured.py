@@ -115,3 +115,21 @@ def test_a_plain_module_that_raises_does_not_end_the_run(tmp_path: Path, monkeyp
     study.fit(progress=False)
     assert study.history.state == ev.COMPLETE
     assert not study.history.speeds
+
+
+def test_some_steps_are_timed_later() -> None:
+    class FakeStep:
+        array = types.SimpleNamespace(generators=types.SimpleNamespace(device=torch.device("cpu")))
+
+        def __len__(self) -> int:
+            return 2
+
+    step: Any = FakeStep()
+    probe = SpeedProbe(0, step, [])
+    timed = []
+    for number in range(1, 200):
+        if probe.due(step):
+            timed.append(number)
+            probe.alone(torch.zeros(1), None)
+    assert timed == [1, 2, 3, 4, 5, 8, 16, 32, 64, 128]
+    assert not SpeedProbe(0, step, []).due(FakeStep())  # type: ignore[arg-type]  # the array was built anew
