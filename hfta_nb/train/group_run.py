@@ -264,7 +264,7 @@ class GroupRun(Progress):
         except Exception:  # the array has taken this step, and nobody else needs what raised
             self.probe = None
             return
-        if probe.enough:
+        if probe.tells:
             yield probe.event()
         if done:
             self.probe = None

@@ -23,8 +23,8 @@ SPEED_STEPS = 10
 """How many steps are timed against the plain module's, those left out in which block sizes are tried."""
 
 LEAST_STEPS = 5
-"""Of so many something can be told: the first ones. The others are the 8th, the 16th, the 32nd and so on, as the first
-may all fall into a moment in which the notebook or its page has a core."""
+"""How many of them are the first ones. The others are the 8th, the 16th, the 32nd and so on: the first may all fall
+into a moment in which the notebook or its page has a core."""
 
 
 _WARM_UP = 5
@@ -97,9 +97,10 @@ class SpeedProbe:
         return max(fastest - watching, 0.0)
 
     @property
-    def enough(self) -> bool:
-        """Whether there is something to tell."""
-        return len(self.serial_s) >= LEAST_STEPS
+    def tells(self) -> bool:
+        """Whether there is something to tell: not of the first steps alone, in which kernels are recorded; and again
+        at the end."""
+        return len(self.serial_s) in (LEAST_STEPS + 1, SPEED_STEPS)
 
     def event(self) -> ev.SpeedMeasured:
         fused, serial, validation = _least(self.fused_s), _least(self.serial_s), _least(self.validation_s)
