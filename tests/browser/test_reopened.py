@@ -100,6 +100,7 @@ def test_run_all_shows_the_run_and_the_saved_notebook_the_way_back(notebook: Not
     notebook.run_cell(BROKEN)
     tried = Screen(notebook, "tried", 2)
     expect(tried.root.locator(".hfta-tried")).to_contain_text("cell In[", timeout=30_000)
-    expect(tried.root.locator(".hfta-tried code")).to_have_text("return self.last(self.first(x.flatten(1)))")
+    raised = tried.root.locator(".hfta-tried .hfta-source-raised")
+    expect(raised).to_contain_text("return self.last(self.first(x.flatten(1)))")
     tried.picture("reopened-tried")
     assert [fault for fault in notebook.faults() if GONE not in fault] == []

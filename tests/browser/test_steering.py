@@ -91,6 +91,12 @@ def test_members_are_paused_resumed_changed_cloned_and_stopped_by_clicks(noteboo
     screen.button("Stop").click()
     screen.wait_state("stopped")
     expect(steer(screen).get_by_role("button", name="stop", exact=True)).to_be_hidden()
+    add_and_delete(screen)
+    assert notebook.faults() == []
+
+
+def add_and_delete(screen: Screen) -> None:
+    """An edited grid is added to the run, and the member that came by it is deleted, which asks first."""
     screen.train()
     screen.unfold("Define")
     screen.type("values of lr", "1e-3, 3e-3, 1e-2, 1e-1")
@@ -108,4 +114,3 @@ def test_members_are_paused_resumed_changed_cloned_and_stopped_by_clicks(noteboo
     eventually(lambda: screen.ask("list(wb.live.selected)") == [], "nobody to be selected")
     screen.button("Stop").click()
     screen.wait_state("stopped")
-    assert notebook.faults() == []
