@@ -186,7 +186,7 @@ def test_names_with_markup_are_text_in_light_dark_and_narrow(notebook: Notebook,
 
 @pytest.mark.long
 def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(notebook: Notebook, lab: Lab) -> None:
-    (screen,) = shown(notebook, lab, "lost/lost.ipynb", LONG)
+    (screen,) = shown(notebook, lab, "lost/lost.ipynb", LONG.replace(")", ", detach=False)"))
     screen.train()
     found = workers(lab)
     assert len(found) == 1
@@ -202,7 +202,7 @@ def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(not
     eventually(lambda: screen.ask("wb.study.store.has_checkpoint"), "a checkpoint")
     for worker in found:
         worker.kill()
-    screen.wait_state("failed")
+    screen.wait_state("interrupted")
     expect(screen.root.locator(".hfta-failed [role=alert]")).to_be_visible()
     expect(screen.button("Retry")).to_be_visible()
     screen.picture("workbench-failed-light")
@@ -224,7 +224,7 @@ def test_a_run_outlives_an_interrupt_and_its_worker_and_ends_with_its_kernel(not
     screen.root.locator(".hfta-gone").get_by_role("button", name="Reattach").click()
     notebook.page.locator(".hfta-workbench").nth(1).wait_for(timeout=90_000)  # the new kernel imports torch
     back = Screen(notebook, "wb", 1)
-    back.wait_state("failed")  # as its worker ended
+    back.wait_state("interrupted")  # as its worker ended
     expect(back.root.locator(".hfta-failed [role=alert]")).to_contain_text("ended before the run did")
 
 
