@@ -9,8 +9,8 @@ from typing import Any
 
 ALWAYS, CHANGED, ELSEWHERE = "always", "changed", "elsewhere"
 
-WHAT, HOW, SEARCH = "what", "how", "search"
-"""The lines of the Workbench's form: what is trained, and for how long; how it is computed; how it is searched."""
+FIELD, SEARCH = "field", "search"
+"""Parts of the Workbench's form: the fields of every study, the rare ones of which are folded, and those of a search."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Argument:
         low: the least number, where it is one.
         above: the number that it has to be more than, where it is one.
         choices: the words that it may be, where it is one of some.
-        form: the line of the Workbench's form with a field for it, with the same hint; empty for none. It is a number
+        form: the part of the Workbench's form with a field for it, with the same hint; empty for none. It is a number
             then, or has choices; `ui/search_fields.py` makes the others.
         none: what None means, in a word, which an empty field shows.
         free: whether a run may go on with another value.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hfta_nb.models.study_argument import ALWAYS, CHANGED, ELSEWHERE, HOW, SEARCH, WHAT, Argument, advanced, basic
+from hfta_nb.models.study_argument import ALWAYS, CHANGED, ELSEWHERE, FIELD, SEARCH, Argument, advanced, basic
 
 if TYPE_CHECKING:
     import torch
@@ -125,14 +125,14 @@ class StudyConfig:
     """
 
     epochs: int = basic(
-        20, ALWAYS, "passes through the data (default: 20)", "N", low=1, form=WHAT, free=True, speed=False,
+        20, ALWAYS, "passes through the data (default: 20)", "N", low=1, form=FIELD, free=True, speed=False,
         aliases={"give Study(..., epochs=20)": "max_epochs num_epochs n_epochs num_train_epochs"},
     )  # fmt: skip
     batch_size: int | None = basic(
-        None, ELSEWHERE, "samples in a mini-batch (default: the family's, usually 64)", "N", form=WHAT
+        None, ELSEWHERE, "samples in a mini-batch (default: the family's, usually 64)", "N", form=FIELD
     )
     patience: int | None = basic(
-        None, ALWAYS, "stop a variant after N validations without improvement", "N", low=1, form=WHAT, none="never",
+        None, ALWAYS, "stop a variant after N validations without improvement", "N", low=1, form=FIELD, none="never",
         speed=False,
         aliases={
             "Study(..., patience=5) ends a member after 5 validations without improvement":
@@ -160,14 +160,14 @@ class StudyConfig:
         },
     )  # fmt: skip
     metrics: Any = basic(None)
-    seed: int = basic(0, ALWAYS, "seed of the order of the data (default: 0)", "N", low=0, form=HOW, speed=False)
+    seed: int = basic(0, ALWAYS, "seed of the order of the data (default: 0)", "N", low=0, form=FIELD, speed=False)
     device: str | torch.device | None = basic(
-        None, ALWAYS, "where to train: cpu, cuda, cuda:1 (default: the GPU if there is one)", "NAME", form=HOW,
+        None, ALWAYS, "where to train: cpu, cuda, cuda:1 (default: the GPU if there is one)", "NAME", form=FIELD,
         free=True, aliases={'give Study(..., device="cuda")': "gpus accelerator"},
     )  # fmt: skip
     precision: str = basic(
         "fp32", ALWAYS, "precision of float32 models; bf16 and fp16 are autocast (default: fp32)",
-        choices=("fp32", "tf32", "bf16", "fp16"), form=HOW,
+        choices=("fp32", "tf32", "bf16", "fp16"), form=FIELD,
         aliases={
             'give Study(..., precision="bf16")': "amp use_amp mixed_precision bf16 half autocast",
             'give Study(..., precision="fp16")': "fp16",
@@ -194,7 +194,7 @@ class StudyConfig:
         },
     )  # fmt: skip
     validate_every: int = advanced(
-        1, ALWAYS, "validate after every N-th epoch and after the last one (default: 1)", "N", low=1, form=WHAT,
+        1, ALWAYS, "validate after every N-th epoch and after the last one (default: 1)", "N", low=1, form=FIELD,
         speed=False,
         aliases={
             "give Study(..., validate_every=5), in epochs":
@@ -202,7 +202,7 @@ class StudyConfig:
         },
     )  # fmt: skip
     steps_per_epoch: int | None = advanced(
-        None, ALWAYS, "an epoch is N optimizer steps instead of a pass through the data", "N", low=1, form=WHAT,
+        None, ALWAYS, "an epoch is N optimizer steps instead of a pass through the data", "N", low=1, form=FIELD,
         none="all data", aliases={"give Study(..., steps_per_epoch=100)": "limit_train_batches steps_per_execution"},
     )  # fmt: skip
     validation_batch_size: int | None = advanced(
@@ -240,24 +240,24 @@ class StudyConfig:
     param_groups: Callable[..., Any] | None = advanced(None)
     dtype: str | torch.dtype = advanced(
         "float32", ALWAYS, "dtype of parameters and data (default: float32)",
-        choices=("float32", "float64", "bfloat16"), form=HOW,
+        choices=("float32", "float64", "bfloat16"), form=FIELD,
     )  # fmt: skip
     padding: float | str = advanced(
         "auto", ALWAYS,
         "largest share of padding of an array of unlike architectures: never, auto, or a number (default: auto)",
-        "SHARE", form=HOW,
+        "SHARE", form=FIELD,
     )  # fmt: skip
     capacity: int | str | None = advanced(
         None, ALWAYS, "members per array: at most a number, or auto for the fastest (default: all that fit)", "N",
-        form=HOW, none="all that fit",
+        form=FIELD, none="all that fit",
     )  # fmt: skip
     checkpointing: str = advanced(
         "auto", ALWAYS, "recompute activations in the backward to fit more members (default: auto)",
-        choices=_WAYS, form=HOW,
+        choices=_WAYS, form=FIELD,
     )  # fmt: skip
     compile: str = advanced(
         "auto", ALWAYS, "compile steps; auto: if that is faster and pays in this run (default: auto)",
-        choices=_WAYS, form=HOW,
+        choices=_WAYS, form=FIELD,
     )  # fmt: skip
     strategy: str | None = advanced(
         None, ALWAYS,

@@ -3,15 +3,15 @@
 const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows would stall
 
 import { Columns } from "./columns.js";
-import { compare } from "./compare.js";
 import { fits, parsed } from "./filter.js";
 import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
 import { adds } from "./pointer.js";
 import { RowTools } from "./row_tools.js";
+import { Rows } from "./rows.js";
 
 /** @import { Column, Drawn } from "./columns.js" */
-/** @import { Key } from "./compare.js" */
 /** @import { Action } from "./row_tools.js" */
+/** @import { Key } from "./rows.js" */
 /** @import { Model, Stroke } from "./types.d.ts" */
 
 /**
@@ -35,49 +35,28 @@ function size(cell, width) {
   for (const name of /** @type {const} */ (["width", "minWidth", "maxWidth"])) cell.style[name] = width ? `${width}px` : "";
 }
 
-class Board {
+/** @extends {Rows<number, Row, Line>} */
+class Board extends Rows {
   /** @param {Model} model @param {HTMLElement} el @param {AbortSignal} signal */
   constructor(model, el, signal) {
-    this.model = model;
-    this.signal = signal;
+    const filter = element("input", "hfta-filter", { type: "search", placeholder: "lr>0.01 state:RUNNING" });
+    super(model, signal, "hfta-leaderboard", "leaderboard", filter);
     this.all = /** @type {Column[]} */ ([]);
     this.columns = /** @type {Drawn[]} */ ([]);
-    this.rows = /** @type {Map<number, Line>} */ (new Map());
-    this.order = /** @type {number[]} */ ([]);
     this.limit = MOST_ROWS;
     this.held = false;
-    this.current = /** @type {number | null} */ (null); // the row that the keyboard is on
     this.stamp = "";
     this.root = element("div", "hfta-board");
-    this.filter = element("input", "hfta-filter", { type: "search", placeholder: "lr>0.01 state:RUNNING" });
-    this.count = element("span", "hfta-count", { "aria-live": "polite" });
     this.arrangement = new Columns(model, (key, width) => {
       const cells = /** @type {NodeListOf<HTMLElement>} */ (this.table.querySelectorAll(`[data-key="${CSS.escape(key)}"]`));
       for (const cell of cells) size(cell, width);
     });
     this.tools = new RowTools(model, (first, last) => this.reveal(first, last), (id) => this.focus(id));
     this.frame = element("div", "hfta-board-frame");
-    this.table = element("table", "hfta-leaderboard", { role: "grid", "aria-multiselectable": "true", "aria-label": "leaderboard" });
-    this.head = element("thead");
-    this.body = element("tbody");
     this.more = element("button", "hfta-more-rows", { type: "button" }, "show all");
     this.build(el);
     onTraits(model, ["table", "selected", "sort_by", "descending", "query", "arranged"], signal, () => this.draw());
     this.draw();
-  }
-
-  /**
-   * @template {keyof HTMLElementEventMap} T
-   * @param {HTMLElement} node
-   * @param {T} type
-   * @param {(event: HTMLElementEventMap[T]) => void} listener
-   */
-  on(node, type, listener) { node.addEventListener(type, listener, { signal: this.signal }); }
-
-  /** @param {Record<string, unknown>} changes */
-  set(changes) {
-    for (const [name, value] of Object.entries(changes)) this.model.set(name, value);
-    this.model.save_changes();
   }
 
   /** @param {HTMLElement} el */
@@ -86,11 +65,9 @@ class Board {
     const label = element("label", "", { title: "Show only rows with all of this: words, or lr>0.05, state:RUNNING, width in 8,16" }, "filter ");
     label.append(this.filter);
     tools.append(label, this.count, this.arrangement.menu);
-    this.table.append(this.head, this.body);
     this.frame.append(this.table);
     this.root.append(tools, this.frame, this.more);
     el.append(this.root);
-    this.on(this.filter, "input", () => this.set({ query: this.filter.value }));
     this.on(this.more, "click", () => { this.limit = Infinity; this.draw(); });
     this.on(this.body, "click", (event) => this.clicked(event));
     this.on(this.body, "keydown", (event) => this.key(event));
@@ -114,28 +91,18 @@ class Board {
     this.columns = this.arrangement.shown(columns);
     const had = document.activeElement instanceof HTMLTableRowElement && this.body.contains(document.activeElement);
     this.drawHead();
-    const query = /** @type {string} */ (this.model.get("query"));
-    if (document.activeElement !== this.filter && this.filter.value !== query) this.filter.value = query;
-    const { terms, problem } = parsed(query, columns, rows);
-    const found = this.sorted(rows.filter((row) => fits(row, terms)));
+    const { terms, problem } = parsed(this.query(), columns, rows);
+    const found = this.sorted(rows.filter((row) => fits(row, terms)), columns);
     const shown = found.slice(0, this.limit);
-    this.place(shown);
-    this.tools.draw(this.rows, rows, actions, this.columns.length);
+    this.place(shown, this.held || this.tools.tr.contains(document.activeElement));
+    this.tools.draw(this.lines, rows, actions, this.columns.length);
     // A row that was made anew, or has left with the focus.
     if (had && this.current !== null && !this.body.contains(document.activeElement)) this.focus(this.current);
     const best = of > rows.length ? `, the best of ${of}: study.results() has all` : "";
-    setText(this.count, rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length || "none"} of ${rows.length} members${problem && ": "}${problem}`) + best : "no members yet");
+    this.tell(rows.length ? (found.length === rows.length ? `${rows.length} members` : `${found.length || "none"} of ${rows.length} members${problem && ": "}${problem}`) + best : "no members yet");
     this.more.hidden = found.length <= shown.length;
     this.more.textContent = `show all ${found.length}`;
     this.root.dataset.empty = String(!rows.length);
-  }
-
-  /** @param {Row[]} rows */
-  sorted(rows) {
-    const at = this.all.findIndex((c) => c.key === this.model.get("sort_by"));
-    if (at < 0) return rows;
-    const sign = this.model.get("descending") ? -1 : 1;
-    return [...rows].sort((a, b) => compare(a.keys[at], b.keys[at], sign)); // equal ones keep their places
   }
 
   drawHead() {
@@ -150,7 +117,8 @@ class Board {
         th.dataset.key = column.key;
         const title = `${column.title}; press to sort; Shift with ← or → moves the column, + and - set its width, Delete hides it`;
         const button = element("button", "hfta-sort", { type: "button", title }, column.label);
-        this.on(button, "click", () => this.sort(column.key));
+        // Scores are looked at from the largest down, the rest from the smallest up.
+        this.on(button, "click", () => this.sort(column.key, /accuracy|r2/.test(column.key)));
         th.append(button);
         this.arrangement.adopt(th, button, column.key);
         size(th, column.width);
@@ -159,58 +127,22 @@ class Board {
       this.head.replaceChildren(line);
       if (key) /** @type {HTMLElement | null} */ (line.querySelector(`th[data-key="${CSS.escape(key)}"] button`))?.focus();
       this.arrangement.fill();
-      this.rows.clear();
+      this.lines.clear();
       this.order = [];
       this.body.replaceChildren();
     }
-    for (const th of /** @type {NodeListOf<HTMLElement>} */ (this.head.querySelectorAll("th[data-key]"))) {
-      const sorts = th.dataset.key === this.model.get("sort_by");
-      th.setAttribute("aria-sort", sorts ? (this.model.get("descending") ? "descending" : "ascending") : "none");
-    }
+    this.markSorted();
   }
 
-  /** @param {string} key */
-  sort(key) {
-    const again = this.model.get("sort_by") === key;
-    // Scores are looked at from the largest down, the rest from the smallest up.
-    const first = /accuracy|r2/.test(key);
-    this.set({ sort_by: key, descending: again ? !this.model.get("descending") : first });
-  }
-
-  /** @param {Row[]} shown */
-  place(shown) {
-    const ids = shown.map((row) => row.id);
-    const kept = new Set(ids);
-    for (const [id, line] of this.rows) if (!kept.has(id)) { line.tr.remove(); this.rows.delete(id); }
-    const selected = /** @type {Set<number>} */ (new Set(this.model.get("selected")));
-    for (const row of shown) this.refresh(row, selected);
-    const hold = (this.held || this.tools.tr.contains(document.activeElement)) && this.order.length === ids.length && this.order.every((id) => kept.has(id));
-    if (!hold && (this.order.length !== ids.length || this.order.some((id, i) => id !== ids[i]))) {
-      const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
-      for (const id of ids) this.body.append(this.line(id).tr);
-      if (focused instanceof HTMLElement) focused.focus({ preventScroll: true }); // a node that is moved loses the focus
-      this.order = ids;
-    }
-    if (this.current === null || !this.rows.has(this.current)) this.current = this.order[0] ?? null;
-    for (const [id, line] of this.rows) this.reachable(line, id === this.current);
-  }
-
-  /** What stands for a member that is shown. @param {number} id */
-  line(id) {
-    const line = this.rows.get(id) ?? this.make(id);
-    this.rows.set(id, line);
-    return line;
-  }
-
-  /** @param {Row} row @param {Set<number>} selected */
+  /** @param {Row} row @param {boolean} selected */
   refresh(row, selected) {
+    super.refresh(row, selected);
     const line = this.line(row.id);
     this.columns.forEach((column, i) => setText(line.cells[i], row.cells[column.at]));
     paint(line.mark, row.swatch);
     line.tr.dataset.state = row.state;
     line.tr.dataset.best = String(row.best);
     line.tr.title = row.reason ? `${row.state}: ${row.reason}` : "";
-    line.tr.setAttribute("aria-selected", String(selected.has(row.id)));
   }
 
   /** @param {number} id @returns {Line} */
@@ -233,9 +165,6 @@ class Board {
 
   // Selection, by pointer and by keyboard.
 
-  /** @param {Line} line @param {boolean} yes */
-  reachable(line, yes) { line.tr.tabIndex = yes ? 0 : -1; }
-
   /** @param {MouseEvent} event */
   clicked(event) {
     const tr = /** @type {Element} */ (event.target).closest("tr");
@@ -256,21 +185,11 @@ class Board {
     const tr = event.target;
     if (!(tr instanceof HTMLTableRowElement)) return;
     const id = Number(tr.dataset.member);
-    const at = this.order.indexOf(id);
-    const moves = /** @type {Record<string, number>} */ ({ ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.order.length - 1 });
     if (event.key === "a" && (event.ctrlKey || event.metaKey)) this.set({ selected: [...this.order] });
     else if (event.key === "Escape") this.set({ selected: [] });
     else if (event.key === " " || event.key === "Enter") this.select(id, adds(event));
-    else if (event.key in moves) this.focus(this.order[Math.min(this.order.length - 1, Math.max(0, moves[event.key]))]);
-    else return;
+    else if (!this.walk(event.key, id)) return;
     event.preventDefault();
-  }
-
-  /** @param {number} id */
-  focus(id) {
-    this.current = id;
-    for (const [other, line] of this.rows) this.reachable(line, other === id);
-    this.rows.get(id)?.tr.focus();
   }
 }
 
