@@ -10,7 +10,7 @@ from typing import Any
 ALWAYS, CHANGED, ELSEWHERE = "always", "changed", "elsewhere"
 
 FIELD, SEARCH = "field", "search"
-"""Parts of the Workbench's form: the fields of every study, the rare ones of which are folded, and those of a search."""
+"""Parts of the Workbench's form: fields of every study, the rare ones of which are folded, and of a search."""
 
 
 @dataclass(frozen=True)
