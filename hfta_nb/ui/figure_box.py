@@ -142,7 +142,7 @@ class FigureBox(ipywidgets.VBox):  # type: ignore[misc]
         try:
             study = self._study()
             picture = draw(study, self.kind.value, self.first.value or "", self.second.value or "")
-            path = write(study.directory / f"{self.kind.value}.png", picture)
+            path = write(study.directory / f"figure_{self.kind.value}.png", picture)
             self.written.value = download(path)
         except HftaError as error:
             self.note.value = f'<span role="alert">{escape(error_words(error))}</span>'

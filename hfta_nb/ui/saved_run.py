@@ -11,6 +11,7 @@ from typing import Any
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.models.study_config import ARGUMENTS
+from hfta_nb.records import regular_files
 from hfta_nb.search.grid import Grid
 from hfta_nb.study import Study, given_options
 
@@ -70,13 +71,13 @@ def keep_columns(directory: Path, arranged: Mapping[str, Any]) -> None:
     path = directory / COLUMNS
     with contextlib.suppress(OSError):  # the run itself is not to suffer from a full disk
         if directory.is_dir() and (arranged or path.exists()):
-            path.write_text(json.dumps(arranged), "utf-8")
+            regular_files.rewrite(path, json.dumps(arranged).encode())
 
 
 def columns_of(directory: Path) -> dict[str, Any]:
     """What `keep_columns` has kept of a run; empty without, and where it can't be read."""
     try:
-        found = json.loads((directory / COLUMNS).read_text("utf-8"))
+        found = regular_files.parsed(regular_files.text(directory / COLUMNS))
     except (OSError, ValueError):
         return {}
     kinds = {"order": list, "hidden": dict, "widths": dict}

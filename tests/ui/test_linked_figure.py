@@ -124,9 +124,9 @@ def test_the_box_links_draws_again_and_writes(tmp_path: Path, monkeypatch: pytes
     assert box.linked.data["kind"] == "heat_map" != before
     assert box.linked.data != before
     path = box.save()
-    assert path == tmp_path / "heat_map.png"
+    assert path == tmp_path / "figure_heat_map.png"
     assert imread(path)[0, 0, :3].tolist() == [1.0, 1.0, 1.0]  # a white ground
-    assert 'download="heat_map.png"' in box.written.value
+    assert 'download="figure_heat_map.png"' in box.written.value
     box.kind.value = "slices"
     assert (box.linked.layout.display, box.image.layout.display, box.linked.data) == ("none", "", {})
     box.kind.value = "parallel_coordinates"

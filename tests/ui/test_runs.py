@@ -246,6 +246,23 @@ def test_reattach_to_a_run_whose_process_died(make: Make, published: Any, tmp_pa
     eventually(lambda: bench.state == "stopped")
 
 
+def test_a_run_is_deleted_with_all_that_the_workbench_has_written(ran: Workbench) -> None:
+    directory = ran.study.directory
+    ran.export_csv()
+    ran.export_png()
+    ran.take(1)
+    box = ran.results.figures
+    for kind in ("slices", "pareto"):
+        box.kind.value = kind
+        assert box.save() is not None
+    ran.leaderboard.arranged = {"order": ["axis:lr"], "hidden": {}, "widths": {}}
+    written = {path.name for path in directory.iterdir()}
+    assert {"leaderboard.csv", "curves.png", "member_1.safetensors", "columns.json", "figure_slices.png"} <= written
+    ran.close()
+    hfta.delete_run(directory)
+    assert not directory.exists()
+
+
 def test_reattach_where_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         Workbench.reattach(tmp_path)

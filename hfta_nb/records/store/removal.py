@@ -14,7 +14,8 @@ from hfta_nb.records.store.locks import LOCK, Hold
 
 _DATABASE = re.compile(re.escape(database.NAME) + r"(-wal|-shm|-journal|\.\w+\.tmp(-journal)?)?")
 _BESIDE = re.compile(
-    r"(data\.safetensors|output\.log|optuna\.log|leaderboard\.csv|curves\.png|member_\d+\.safetensors)(\.lock|\.tmp)?"
+    r"(data|member_\d+)\.safetensors(\.lock|\.tmp)?|(output|optuna)\.log(\.lock|\.tmp)?|columns\.json"
+    r"|leaderboard\.csv|(curves|figure_\w+)\.png"
 )
 """What a study, its worker, its search and its exports write beside the database, directly in its directory."""
 

@@ -4,6 +4,7 @@ const MOST_ROWS = 200; // more are shown on request: a page of ten thousand rows
 
 import { Columns } from "./columns.js";
 import { fits, parsed } from "./filter.js";
+import { picked } from "./groups.js";
 import { element, lasting, onTraits, setText, strokeMark } from "./page.js";
 import { adds } from "./pointer.js";
 import { RowTools } from "./row_tools.js";
@@ -175,9 +176,7 @@ class Board extends Rows {
   select(id, several) {
     this.current = id;
     const before = /** @type {number[]} */ (this.model.get("selected"));
-    let after = before.length === 1 && before[0] === id ? [] : [id];
-    if (several) after = before.includes(id) ? before.filter((i) => i !== id) : [...before, id];
-    this.set({ selected: after });
+    this.set({ selected: picked(before, [id], several) });
   }
 
   /** @param {KeyboardEvent} event */
