@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 
 import hfta_nb as hfta
+from hfta_nb.records import events as ev
 from hfta_nb.train import schedule
 from hfta_nb.train.schedule import Schedule
 
@@ -37,8 +38,10 @@ def save_at_each_step() -> None:
 
 
 def attempt(place: Path, epochs: int) -> None:
-    """Carry the study on to its end."""
+    """Carry the study on to its end; an attempt killed between that and the end of its process leaves nothing to do."""
     study = make(place, epochs)
+    if study.store.exists and hfta.Study.load(place).history.state == ev.COMPLETE:
+        return
     list(study.run(resume=study.store.exists))
 
 
