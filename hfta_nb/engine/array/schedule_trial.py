@@ -64,6 +64,7 @@ class Trial:
         way: the schedule of the next step.
         seconds: of a step by schedule: of the fastest replayed one, or eager if it was not replayed.
         steps: the number of steps so far.
+        tried: of `ways`, those that are timed or too slow to be.
         spent_s: their total time.
         done: whether the schedule has been chosen.
         complete: whether no schedule was skipped only because of too few expected steps.
@@ -83,7 +84,7 @@ class Trial:
         self.complete, self._cost = True, 0.0  # the cost of recording the last schedule
         self.seconds: dict[ExecutionSchedule, float] = {}
         self.replayed: set[ExecutionSchedule] = set()
-        self.steps, self.spent_s, self.done = 0, 0.0, False
+        self.steps, self.tried, self.spent_s, self.done = 0, 0, 0.0, False
         self.clock = clock_of(state.generators.device)
         self._requested = state.settings.compiling
         if kind is BACKWARD:
@@ -160,6 +161,7 @@ class Trial:
             if self._on_gpu:
                 yield way  # libraries plan and load the kernels of new shapes, which takes up to seconds
             plain[way] = yield way
+            self.tried += not self.replaying
         self.seconds = dict(plain)
         limit = self._limit * min(plain.values())
         # With trained convolutions, smaller block sizes gain more from replay, and recording is expensive: the first
@@ -167,6 +169,7 @@ class Trial:
         small = self.replaying and self.kind is not RESULTS and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
+        self.tried = len(self.ways) - len(hopeful) if self.replaying else self.tried
         cache.waiting, cache.at_once = not self.replaying, self.replaying
         laps: dict[ExecutionSchedule, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
@@ -226,6 +229,7 @@ class Trial:
                 laps[way].append((yield way))
             self._note(laps)
             self._cost = max(0.0, self.lost_s - before)
+            self.tried += not threaded
         close = [way for way in laps if way in ways]
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
