@@ -148,10 +148,14 @@ def _child(calls: Sequence[Tried]) -> tuple[int | None, list[str]]:
 class _Children:
     """One child process at a time, which is asked again until it ends: to import torch takes it seconds.
 
-    It ends by itself when it is not asked for some seconds, or when this process has ended.
+    It ends by itself when it is not asked for a minute, or when this process has ended.
+
+    Attributes:
+        started_s: how long this process has waited for children to start.
     """
 
     def __init__(self) -> None:
+        self.started_s = 0.0
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._kind: Any = None
@@ -160,10 +164,9 @@ class _Children:
         """The exit code, 0 if the child goes on, or None if it took too long, and what it has written."""
         with self._lock:
             fresh = self._started()
-            code, output = self._asked(task)
+            code, output = self._asked(task, fresh)
             if code == 0 and not output and not fresh:  # it has just ended, as it had not been asked for long
-                self._started()
-                code, output = self._asked(task)
+                code, output = self._asked(task, self._started())
             return code, output
 
     def _started(self) -> bool:
@@ -184,11 +187,12 @@ class _Children:
         self._kind = kind
         return True
 
-    def _asked(self, task: bytes) -> tuple[int | None, bytes]:
+    def _asked(self, task: bytes, fresh: bool) -> tuple[int | None, bytes]:
         process, output = self._process, b""
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
+        begin = time.perf_counter()
         late = threading.Timer(_TIME_S, process.kill)
         late.start()
         try:
@@ -196,6 +200,8 @@ class _Children:
                 process.stdin.write(task + b"\n")
                 process.stdin.flush()
             for line in process.stdout:
+                if fresh and not output:
+                    self.started_s += time.perf_counter() - begin
                 output += line
                 if line == b"end\n":
                     return 0, output
@@ -218,6 +224,14 @@ class _Children:
 
 
 _CHILDREN = _Children()
+"""Of this process."""
+
+
+def started_s() -> float:
+    """How long this process has waited for children to start, which happens once."""
+    return _CHILDREN.started_s
+
+
 atexit.register(_CHILDREN.close)
 
 

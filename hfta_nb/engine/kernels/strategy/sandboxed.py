@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 _LEAST, _ENOUGH_S = 3, 0.2
-_IDLE_S = 20.0
+_IDLE_S = 60.0
 """So long it waits for more, with some 200 MB of memory."""
 
 
