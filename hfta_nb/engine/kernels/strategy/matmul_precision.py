@@ -53,6 +53,11 @@ def get() -> str:
     return _getter("mkldnn", "matmul") if resting is None else resting
 
 
+def on_cpu() -> tuple[str, ...]:
+    """The meaning of float32 in oneDNN's products, convolutions and recurrent layers."""
+    return (get(), *(() if _getter is None else (_getter("mkldnn", "conv"), _getter("mkldnn", "rnn"))))
+
+
 _ON_GPU = ("matmul", "conv", "rnn")
 
 TF32 = 2.0**-10
