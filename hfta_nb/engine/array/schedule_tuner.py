@@ -210,8 +210,8 @@ def key_of(state: ArrayState, ways: Sequence[ExecutionSchedule], given: Any, wha
     architectures = state.engine.architectures
     models = [state.skeleton] if architectures is None else architectures.templates
     how = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
-    how += [available(state), sorted(by_name(state, ways))]
-    text = repr((parts, shapes, [_described(m) for m in models], how, settings(), _form(given), what))
+    how += [available(state), sorted(by_name(state, ways)), settings(state.generators.device)]
+    text = repr((parts, shapes, [_described(m) for m in models], how, _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"
 

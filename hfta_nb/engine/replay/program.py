@@ -72,6 +72,11 @@ class Program:
             return self.decision.compiled()
         return self.graphs[0].run() if self.graphs else self._kernel_by_kernel()
 
+    @property
+    def half(self) -> torch.dtype | None:
+        """The dtype of 16-bit numbers that it computes with; None if there are none."""
+        return None if self.source is None else self.source.half
+
     def parts(self) -> Sequence[tuple[Part, bool]]:
         """See `Graphed`."""
         return ((self._kernel_by_kernel, self.draws),)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.comparison import saved
+from hfta_nb.engine.comparison import Saved
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels import cuda_graphs
 from hfta_nb.engine.members.generators import MemberGenerators
@@ -47,6 +47,10 @@ class Graphed(Protocol):
     """
 
     graphs: Sequence[PartGraph]
+
+    @property
+    def half(self) -> torch.dtype | None:
+        """The dtype of 16-bit numbers that it computes with; None if there are none."""
 
     def parts(self) -> Sequence[tuple[Part, bool]]:
         """The parts, in order, and whether each draws random numbers."""
@@ -124,7 +128,7 @@ class ProgramGraphs:
         state = self._state
         changed = [a.data for a in changing(state)] + [a.grad for a in state.arenas if a.has_grad]
         try:
-            before = saved(changed, state.generators)  # of generators that stay the same ones, from which graphs draw
+            before = Saved(changed, state.generators)  # of generators that stay the same ones, from which graphs draw
             try:
                 self._capture(device, before)
             finally:
@@ -143,7 +147,7 @@ class ProgramGraphs:
             return
         before()
         graphs = [captured(part, state.generators, draws) for part, draws in parts]
-        other = repeated(state, before, run, partial(_all, [graph.run for graph in graphs]))
+        other = repeated(state, before, run, partial(_all, [graph.run for graph in graphs]), self._program.half)
         if other:
             self._end(f"captured, it {other}")
         else:

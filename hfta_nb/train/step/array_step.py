@@ -244,8 +244,9 @@ class ArrayStep(TunedStep):
 
         after = None if keep is None else Epilogue(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
         guards = self._guards(due, x, y)
-        draws = any(isinstance(guard, Program) and guard.draws for guard in guards or ())
-        scores = graph.run(kind, inputs.leaves, guards, action, rewind, after, draws)
+        programs = [guard for guard in guards or () if isinstance(guard, Program)]
+        draws, half = any(p.draws for p in programs), next((p.half for p in programs if p.half), None)
+        scores = graph.run(kind, inputs.leaves, guards, action, rewind, after, draws, half)
         notes = graph.notes()
         if notes != self.array.step_notes:
             self.array.step_notes = notes

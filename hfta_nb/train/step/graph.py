@@ -10,16 +10,19 @@ are read from the device, so that they may change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import MemberGenerators
-from hfta_nb.engine.comparison import nudge, other_than, saved, streams_by_member
+from hfta_nb.engine.comparison import Saved, nudge, other_than, streams_by_member
+from hfta_nb.engine.distances import Change
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.errors import out_of_memory
 from hfta_nb.train.step.step_protocol import Scores, ScoreSink
 
@@ -196,6 +199,7 @@ class StepGraph:
         rewind: Callable[[], None],
         after: Epilogue | None = None,
         draws: bool = True,
+        half: torch.dtype | None = None,
     ) -> Scores:
         """One step.
 
@@ -207,6 +211,7 @@ class StepGraph:
             rewind: puts back what it notes on the host, so that it can be made once more.
             after: what becomes of the scores, which are not returned then: captured with the step where that can be.
             draws: the step draws random numbers of the members.
+            half: the dtype of 16-bit numbers that it computes with, if there are any.
         """
         known = self._kinds.get(kind)
         if known is None:
@@ -226,7 +231,7 @@ class StepGraph:
         whole = action if guard is None else _followed(action, after)
         if known.captured is None:
             within = None if guard is None else after
-            scores = self._capture(known, lambda: whole(buffers), rewind, within, draws)
+            scores = self._capture(known, lambda: whole(buffers), rewind, within, draws, half)
         else:
             known.runs += 1
             scores = known.captured.run()
@@ -239,6 +244,7 @@ class StepGraph:
         rewind: Callable[[], None],
         within: Epilogue | None,
         draws: bool,
+        half: torch.dtype | None,
     ) -> Scores:
         """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
         try:
@@ -248,7 +254,7 @@ class StepGraph:
         else:
             kept = within.keep.tensors() if within else ()
             tensors = {**self._state(), **{f"metric {i}": value for i, value in enumerate(kept)}}
-            scores = self._compared(known, captured, tensors, action, rewind, within)
+            scores = self._compared(known, captured, tensors, action, rewind, within, half)
             if scores is not None:
                 return scores
             del captured  # with the memory that it holds
@@ -263,6 +269,7 @@ class StepGraph:
         action: Callable[[], Scores],
         rewind: Callable[[], None],
         within: Epilogue | None,
+        half: torch.dtype | None,
     ) -> Scores | None:
         """Make the step, and make it captured as well: whether both come to the same. What the step gives.
 
@@ -270,26 +277,27 @@ class StepGraph:
             None where there is no memory for both: all is as before the step then, and the kind is given up.
         """
         generators = self.backend.generators
-        before: Callable[[], None] | None = None
+        before: Saved | None = None
 
-        def outcome(scores: Scores) -> dict[str, Tensor]:
-            found = {**tensors, **{f"score {name}": value for name, value in scores.items()}}
-            return {name: value.clone() for name, value in found.items()} | streams_by_member(generators)
-
-        def nudged() -> dict[str, Tensor]:
+        def nudged(number: int) -> dict[str, Tensor | Change]:
             assert before is not None  # the step was made from there
             before()
             rewind()
-            nudge(tensors.values(), _eps, torch.Generator().manual_seed(0))
+            draw = torch.Generator().manual_seed(number)
+            for name, tensor in tensors.items():  # the others are not cast
+                cast = half if name.startswith("parameter") else None
+                nudge([tensor], partial(matmul_precision.rounding, half=cast), draw)
+            start = Saved(tensors.values(), generators)
             with self._strictly():
-                return outcome(action())
+                return _outcome(start, action(), Saved(tensors.values(), generators), tensors, generators)
 
         try:
-            before = saved(tensors.values(), generators)
+            before = Saved(tensors.values(), generators)
             rewind()
             with self._strictly():
                 scores = action()
-            after, expected = saved(tensors.values(), generators), outcome(scores)
+            after = Saved(tensors.values(), generators)
+            expected = _outcome(before, scores, after, tensors, generators)
         except Exception as error:
             if not out_of_memory(error):
                 raise
@@ -300,8 +308,9 @@ class StepGraph:
         try:
             before()
             rewind()
-            found = outcome(captured.run())
-            other = other_than(found, expected, _tolerance, len(generators), nudged, near=False)
+            found = _outcome(before, captured.run(), Saved(tensors.values(), generators), tensors, generators)
+            allowed = partial(matmul_precision.tolerance, half=half)
+            other = other_than(found, expected, allowed, len(generators), nudged, near=False, half=half is not None)
             reason = f"captured, the step {other}" if other else ""
         except Exception as error:
             reason = _message(error)
@@ -311,6 +320,22 @@ class StepGraph:
         else:
             known.captured = captured
         return scores
+
+
+def _outcome(
+    start: Saved, scores: Scores, end: Saved, tensors: Iterable[str], generators: MemberGenerators
+) -> dict[str, Tensor | Change]:
+    """What a step comes to: changes of tensors, scores, random streams.
+
+    Args:
+        start, end: the tensors before and after the step.
+        scores: what it gives.
+        tensors: the names of those that are saved.
+        generators: of the members, as they are after the step.
+    """
+    found: dict[str, Tensor | Change] = dict(zip(tensors, map(Change, start.values, end.values), strict=True))
+    found |= {f"score {name}": value.clone() for name, value in scores.items()}
+    return found | streams_by_member(generators)
 
 
 def _followed(action: Action, after: Epilogue | None) -> Action:
@@ -327,12 +352,3 @@ def _followed(action: Action, after: Epilogue | None) -> Action:
 
 def _message(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _eps(tensor: Tensor) -> float:
-    return torch.finfo(tensor.dtype).eps
-
-
-def _tolerance(tensor: Tensor) -> float:
-    """Up to the order of sums, which may differ from run to run on a GPU."""
-    return 64 * _eps(tensor)
