@@ -63,3 +63,15 @@ def test_seeds_have_bands_and_two_numeric_axes_a_heat_map(name: str) -> None:
         assert 'over="seed"' in text
     numeric = re.search(r'"(?:width|batch_size|depth|generator_width)": \[.*"lr": \[|"lr": \[.*"width": \[', text)
     assert ("figures.heat_map(" in text) == (numeric is not None)
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_model_with_figures_of_a_gpu_shows_them(name: str) -> None:
+    page = (FOLDER.parent / "docs" / "performance.md").read_text(encoding="utf-8")
+    gpu = page.split("## A GPU\n")[1].split("\n## ")[0].splitlines()
+    measured = {line for line in gpu if re.match(r"\| \w+ \| \d+ \| bf16 \| [\d.]+ \|", line)}
+    text = source(name)
+    assert {line for line in text.splitlines() if line.startswith("| ") and "| bf16 |" in line} <= measured
+    family = re.search(r'Workbench\("(\w+)"', text)
+    model = family[1].removesuffix("_lm") if family else ""
+    assert {line for line in measured if line.startswith(f"| {model} |") and line not in text} == set()
