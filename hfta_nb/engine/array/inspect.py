@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hfta_nb.engine.eager.gradients import target_of
+from hfta_nb.engine.kernels.cuda_graphs import Backend
 from hfta_nb.engine.replay.array_call import BACKWARD, ArrayCall
 from hfta_nb.engine.replay.cache_entry import CacheEntry
 from hfta_nb.engine.replay.program import Program
@@ -34,6 +35,11 @@ def program_of(
     if seen is None or seen.program is None or seen.guards is None or not seen.guards.hold():
         return None
     return seen.program
+
+
+def graphs_of(array: FusedArray) -> Backend | None:
+    """Captures work of the array on a GPU, in the memory pool of its other graphs; None on a CPU."""
+    return array._state.graphs
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.kernels.cuda_graphs import Graph, Part
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.dynamic_call import Fetch, copied
 from hfta_nb.engine.replay.parallel_branches import ParallelBranches
-from hfta_nb.engine.replay.program_graphs import Part, PartGraph
 from hfta_nb.engine.replay.source import Decision, Source
 
 
@@ -62,7 +62,7 @@ class Program:
     source: Source | None = None
     decision: Decision = field(default_factory=Decision)
     branches: ParallelBranches | None = None
-    graphs: Sequence[PartGraph] = ()
+    graphs: Sequence[Graph] = ()
     draws: bool = False
     targets: Sequence[Target] = ()
 
@@ -70,11 +70,14 @@ class Program:
         """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
         if self.decision.compiled is not None:
             return self.decision.compiled()
-        return self.graphs[0].run() if self.graphs else self._kernel_by_kernel()
+        if self.graphs:
+            results: list[Tensor] = self.graphs[0].run()
+            return results
+        return self._kernel_by_kernel()
 
-    def parts(self) -> Sequence[tuple[Part, bool]]:
+    def parts(self) -> Sequence[Part]:
         """See `Graphed`."""
-        return ((self._kernel_by_kernel, self.draws),)
+        return (Part(self._kernel_by_kernel, self.draws),)
 
     def _kernel_by_kernel(self) -> list[Tensor]:
         results = self.execute(Section(self.steps, self.results, self.gradients, self.generators))
