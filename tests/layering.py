@@ -119,7 +119,7 @@ SINGLE_MODULES = {
     ("data", "engine.members"): _DRAWS,
     ("models.recipes", "engine.members"): _DRAWS,
     # captures whatever runs, an array or a plain module
-    ("train.step", "engine.kernels"): {"hfta_nb.engine.kernels.cuda_graphs"},
+    ("train.step", "engine.kernels"): {"hfta_nb.engine.kernels.capture"},
 }
 """(part, other): of these a part may import the named modules only. None of these modules knows of arrays."""
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.engine.array.inspect import strictly
 from hfta_nb.engine.kernels import cuda_graphs
-from hfta_nb.engine.kernels.cuda_graphs import Part
+from hfta_nb.engine.kernels.capture import Part
 from hfta_nb.models.metrics import Metric
 from hfta_nb.train.step import ArrayStep
 from hfta_nb.train.step.graph import WARM_STEPS, StepGraph

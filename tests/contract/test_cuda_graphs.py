@@ -17,7 +17,8 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.engine.eager import retry
 from hfta_nb.engine.kernels import cuda_graphs
-from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs, Part
+from hfta_nb.engine.kernels.capture import Part
+from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.replay import program_cache
 from hfta_nb.train.step import ArrayStep
 from hfta_nb.train.step.graph import StepGraph

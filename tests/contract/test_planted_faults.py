@@ -20,7 +20,7 @@ import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.eager.caller_backward import CallerBackward
 from hfta_nb.engine.eager.verification import MemberVerification
-from hfta_nb.engine.kernels.cuda_graphs import Part
+from hfta_nb.engine.kernels.capture import Part
 from hfta_nb.engine.kernels.strategy import autotune
 from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, KernelVariant, Operand
 from hfta_nb.engine.kernels.strategy.times import Kept

@@ -19,7 +19,8 @@ import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels import cuda_graphs
-from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs, Part
+from hfta_nb.engine.kernels.capture import Part
+from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.replay import program_graphs
 from tests.contract.captured_steps import Captured, StandIn
 from tests.contract.replay import (

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import MemberGenerators
-from hfta_nb.engine.kernels.cuda_graphs import MOST_FAILURES, Part
+from hfta_nb.engine.kernels.capture import MOST_FAILURES, Part
 from hfta_nb.models.phases import Phase
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.step import ArrayStep, PlainStep, Precision

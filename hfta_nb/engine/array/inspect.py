@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hfta_nb.engine.eager.gradients import target_of
-from hfta_nb.engine.kernels.cuda_graphs import Backend
+from hfta_nb.engine.kernels.capture import Backend
 from hfta_nb.engine.replay.array_call import BACKWARD, ArrayCall
 from hfta_nb.engine.replay.cache_entry import CacheEntry
+from hfta_nb.engine.replay.inductor.decide import swap
 from hfta_nb.engine.replay.program import Program
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def program_of(
     seen = array._calls.steps.find(call)
     if seen is None or seen.program is None or seen.guards is None or not seen.guards.hold():
         return None
+    if seen.program.decision.is_due:
+        swap(seen.program, array._state.settings.planned_steps)
     return seen.program
 
 
@@ -78,6 +81,8 @@ class Standing:
         """True if the call with these inputs and the same loss would run the same program."""
         seen, cache = self._seen, self._cache
         if type(x) is not Tensor or type(y) is not Tensor or seen.program is not self._program or seen.guards is None:
+            return False
+        if seen.program is None or seen.program.decision.is_due:
             return False
         return cache.open() and cache.like((x, y)) == self._like and seen.guards.hold()
 

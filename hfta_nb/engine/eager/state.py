@@ -16,7 +16,8 @@ from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.ownership import Follower
 from hfta_nb.engine.eager.padding import Padding
 from hfta_nb.engine.equality import same_entries
-from hfta_nb.engine.kernels.cuda_graphs import Backend, CudaGraphs
+from hfta_nb.engine.kernels.capture import Backend
+from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.members.arena import Arena
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.identity import MetFunctions

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.kernels.cuda_graphs import Graph, Part
+from hfta_nb.engine.kernels.capture import Graph, Part
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.generators import MemberGenerators
@@ -68,18 +68,21 @@ class Program:
 
     def run(self) -> list[Tensor]:
         """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
-        if self.decision.compiled is not None:
-            return self.decision.compiled()
         if self.graphs:
             results: list[Tensor] = self.graphs[0].run()
             return results
-        return self._kernel_by_kernel()
+        return self.launched()
 
     def parts(self) -> Sequence[Part]:
         """See `Graphed`."""
-        return (Part(self._kernel_by_kernel, self.draws),)
+        return (Part(self.launched, self.draws),)
 
-    def _kernel_by_kernel(self) -> list[Tensor]:
+    def launched(self) -> list[Tensor]:
+        """The same without graphs: compiled, or kernel by kernel."""
+        return self.kernel_by_kernel() if self.decision.compiled is None else self.decision.compiled()
+
+    def kernel_by_kernel(self) -> list[Tensor]:
+        """The same as recorded."""
         results = self.execute(Section(self.steps, self.results, self.gradients, self.generators))
         self._release()
         return results

@@ -12,7 +12,9 @@ from typing import Protocol
 
 from hfta_nb.engine.comparison import saved
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.kernels.cuda_graphs import Backend, Capture, Graph, Part, capturing
+from hfta_nb.engine.kernels.capture import Backend, Capture, Graph, Part
+from hfta_nb.engine.kernels.cuda_graphs import capturing
+from hfta_nb.engine.replay.source import Decision
 from hfta_nb.engine.replay.verify import changing, repeated
 
 PLAIN_RUNS = 16
@@ -26,10 +28,12 @@ class Graphed(Protocol):
     """A program that may run as graphs.
 
     Attributes:
-        graphs: one for each part; empty if the parts run kernel by kernel.
+        graphs: one for each part; empty if the parts run without.
+        decision: whether they are compiled.
     """
 
     graphs: Sequence[Graph]
+    decision: Decision
 
     def parts(self) -> Sequence[Part]:
         """The parts, in order."""
@@ -46,7 +50,7 @@ class ProgramGraphs:
 
     def __init__(self, state: ArrayState, program: Graphed, backend: Backend) -> None:
         self._state, self._program, self._backend = state, program, backend
-        self._capture = Capture(PLAIN_RUNS)
+        self._capture, self._compiled = Capture(PLAIN_RUNS), program.decision.compiled
 
     @property
     def note(self) -> str:
@@ -59,6 +63,9 @@ class ProgramGraphs:
         program.graphs = ()
         if capturing(state.generators.device):
             return
+        if self._compiled is not program.decision.compiled:
+            self._capture = capture = Capture(warm_runs=1)  # it was replayed often enough
+            self._compiled = program.decision.compiled
         if capture.is_due():
             parts = program.parts()
             capture.attempt(self._backend, parts, self._saved, partial(repeated, state), partial(self._slow, parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -48,6 +49,23 @@ class Source:
         return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
+class Pending(Protocol):
+    """Compiles a program elsewhere.
+
+    Attributes:
+        seconds: how long that took, once it has ended.
+    """
+
+    seconds: float
+
+    @property
+    def failure(self) -> str:
+        """Why it was not compiled, once that has ended; empty if it was."""
+
+    def is_done(self) -> bool:
+        """True if it has ended."""
+
+
 @dataclass
 class Decision:
     """The decision of a back end about a program.
@@ -57,9 +75,16 @@ class Decision:
         note: the decision in words; empty if nothing was requested.
         compiled: runs instead of the program.
         measured: seconds of a step replayed and compiled, and of compiling, if measured now.
+        pending: compiles the program while it is replayed; None if nothing does.
     """
 
     made: bool = False
     note: str = ""
     compiled: Callable[[], list[Tensor]] | None = None
     measured: Times | None = None
+    pending: Pending | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """True if a program was compiled that can take this one's place."""
+        return self.pending is not None and self.pending.is_done()

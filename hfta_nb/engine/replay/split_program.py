@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from hfta_nb.engine.kernels.cuda_graphs import Part, Run
+from hfta_nb.engine.kernels.capture import Part, Run
 from hfta_nb.engine.members.threads import thread_scope
 from hfta_nb.engine.replay.program import Program, Section
 

@@ -260,7 +260,7 @@ class ArrayStep(TunedStep):
             bound = update.optimizer.ready()
             if program is None or bound is None:
                 return None
-            guards += [program, *bound]
+            guards += [program, program.decision.compiled, *bound]
         return guards
 
     def tensors(self) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """A whole training step that is captured once and run again: when that is done, when it is given up, and why not.
 
 What a capture is, is a backend's affair: on a GPU a CUDA graph of everything in the step, forward, loss, backward,
-loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.engine.kernels.cuda_graphs`). Here is what
+loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.engine.kernels.capture`). Here is what
 decides. A step may be captured if the same call would make the same kernel calls on the same memory, which is so when
 it is replayed from a recording (`hfta_nb.engine.replay`) and its optimizers are bound (`ArrayOptimizer.ready`). What
 those are bound to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss
@@ -22,7 +22,7 @@ from torch import Tensor
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.array.inspect import graphs_of, strictly
 from hfta_nb.engine.comparison import nudge, other_than, saved, streams_by_member
-from hfta_nb.engine.kernels.cuda_graphs import NO_ROOM, Backend, Capture, Graph, Part
+from hfta_nb.engine.kernels.capture import NO_ROOM, Backend, Capture, Graph, Part
 from hfta_nb.train.step.step_protocol import Scores, ScoreSink
 
 WARM_STEPS = 2
