@@ -82,6 +82,17 @@ class OursCompiled(Ours):
         return losses
 
 
+class Together(Ours):
+    """The same with all members in one block, whether that is faster or not."""
+
+    def _tune(self) -> None:
+        pass
+
+
+class CompiledTogether(Together, OursCompiled):
+    """The same compiled."""
+
+
 class OursSplit(Ours):
     """The split form as users write it: `array(x)`, `array.losses`, autograd."""
 
