@@ -69,7 +69,7 @@ class OursCompiled(Ours):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.stepper.plan("always", 0.0)
+        self.stepper.plan("always", 0.0, brief=False)
 
     def train(self, steps: int) -> list[Tensor]:
         losses = super().train(steps)
