@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
@@ -218,3 +219,6 @@ def test_a_child_process_compiles(monkeypatch: pytest.MonkeyPatch, elsewhere: li
     assert process.failure == ""
     assert process.seconds > 0
     assert any((tmp_path / "inductor").rglob("*.so"))
+    counters["inductor"].clear()
+    compiling.Compiled(source)()
+    assert not counters["inductor"]["fxgraph_cache_miss"]  # where graphs are kept, this one is found

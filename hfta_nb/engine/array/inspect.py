@@ -90,7 +90,8 @@ class Standing:
 def way_of(array: FusedArray) -> str:
     """How the array's training steps run now, and why not as requested.
 
-    "as one CUDA graph" (and "compiled ..."), "compiled in 21 s: 1.2 ms, not compiled 1.4 ms", "recorded steps", or "" for eager execution.
+    "as one CUDA graph", "compiled in 21 s: 1.2 ms, not compiled 1.4 ms", both, "recorded steps", or "" for eager
+    execution.
     """
     ready = array._calls.steps.programs()
     compiled = next((p.decision.note for p in ready if p.decision.compiled is not None), "")

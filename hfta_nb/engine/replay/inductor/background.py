@@ -24,7 +24,7 @@ from hfta_nb.engine.replay.inductor.compile import Compiled
 from hfta_nb.engine.replay.source import Source
 
 _CHILD = Path(__file__).with_name("compiling_child.py")
-_MATMUL = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+_MATMUL = ("fp32_precision", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
 class BackgroundCompile:
