@@ -202,6 +202,7 @@ def test_what_pays_counts_the_steps_after_compiling(elsewhere: list[Elsewhere]) 
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no compiler")
 def test_a_child_process_compiles(monkeypatch: pytest.MonkeyPatch, elsewhere: list[Elsewhere], tmp_path: Path) -> None:
     monkeypatch.undo()
