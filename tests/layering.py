@@ -46,7 +46,8 @@ figures.colors: errors records.events search.grid records.history
 data: errors records.regular_files errors.border errors.user_frames engine.comparison engine.equality
     engine.random_streams engine.members
 data.augment: errors records.events search.grid data
-engine.comparison: engine.equality
+engine.comparison: engine.distances engine.equality
+engine.distances: engine.equality
 engine.equality: engine.random_streams
 engine.random_streams:
 engine.members: errors errors.border engine.comparison engine.equality
@@ -55,7 +56,8 @@ engine.rules: errors engine.members engine.kernels
 engine.eager: errors errors.user_frames engine.broadcasts engine.comparison engine.equality engine.random_streams
     engine.members engine.kernels engine.rules
 engine.padded: errors engine.comparison engine.equality engine.random_streams engine.members engine.rules engine.eager
-engine.replay: errors engine.comparison engine.equality engine.members engine.kernels engine.rules engine.eager
+engine.replay: errors engine.comparison engine.distances engine.equality engine.members engine.kernels engine.rules
+    engine.eager
 engine.array: errors errors.border figures.html engine.broadcasts engine.comparison engine.equality engine.members
     engine.kernels engine.rules engine.eager engine.padded engine.replay
 optim: errors errors.border engine.comparison engine.equality engine.random_streams engine.kernels engine.array
@@ -72,8 +74,8 @@ models.study_argument:
 models.study_config: search models.losses models.study_argument
 models.recipes: RECIPE figures.html engine.members
 models.model_zoo: RECIPE models.recipes
-train.step: errors engine.broadcasts engine.comparison engine.equality engine.kernels engine.array optim models.losses
-    models.metrics models.phases models.training_axes
+train.step: errors engine.broadcasts engine.comparison engine.distances engine.equality engine.kernels engine.array
+    optim models.losses models.metrics models.phases models.training_axes
 train.plan: errors records.events search.grid data data.augment engine.array models.phases models.recipes train.step
 train: TRAINING errors.user_frames
 workers.fleet: errors records.regular_files records.events figures.tables data train.step train.plan train
@@ -83,7 +85,7 @@ workers.executor_table:
 workers.pools: errors records.events data train.step train.plan train workers.fleet workers.processes
     workers.executor_table workers.distributed
 workers.distributed: errors records.events engine.members engine.array models.metrics train.step workers.processes
-study: HEADLESS engine.comparison engine.equality workers.pools figures
+study: HEADLESS engine.comparison engine.distances engine.equality workers.pools figures
 study.executors: errors records.events records.history workers.processes workers.pools study
 figures: errors errors.border records.events search.grid records.history records.speeds search.averages figures.colors
 study.callbacks: errors records.events search.grid
@@ -119,7 +121,10 @@ SINGLE_MODULES = {
     ("data", "engine.members"): _DRAWS,
     ("models.recipes", "engine.members"): _DRAWS,
     # captures whatever runs, an array or a plain module
-    ("train.step", "engine.kernels"): {"hfta_nb.engine.kernels.capture"},
+    ("train.step", "engine.kernels"): {
+        "hfta_nb.engine.kernels.capture",
+        "hfta_nb.engine.kernels.strategy.matmul_precision",
+    },
 }
 """(part, other): of these a part may import the named modules only. None of these modules knows of arrays."""
 

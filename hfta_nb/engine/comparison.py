@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.equality import same_bits, same_entries, same_value
+from hfta_nb.engine.distances import Change, Measured, measure
+from hfta_nb.engine.equality import same_bits, same_value
 
 Values = Mapping[str, Any]
 """What a run comes to, by name: tensors, and other values and containers that can be compared."""
@@ -26,8 +27,18 @@ Values = Mapping[str, Any]
 Tolerance = Callable[[Tensor], float]
 """The difference that is allowed for a tensor, relative to its largest value: as a rule, from its dtype."""
 
-_FACTOR = 32.0
-"""A value may differ this many times as much as a right one does when last bits change."""
+HALVES = (torch.float16, torch.bfloat16)
+
+_FACTOR, _OF_HALF = 32.0, 2.0
+"""A value may differ this many times as much as a right one does when last bits change. Sums of many terms round more
+than their factors, but products of 16-bit numbers are added in float32."""
+
+_NEAR_OF_HALF = 8.0
+"""How many times the tolerance of the largest value of its kind what comes from 16-bit numbers may differ: in a deep
+network their rounding is a fifth of a gradient."""
+
+_DRAWS = 3
+"""How many right results tell what rounding does: one alone may by chance be where the first was."""
 
 _ROUNDINGS = 64.0
 """What should be zero may be this many roundings of the largest value of its kind, which is the first word of its name:
@@ -69,29 +80,6 @@ class Difference:
         return f"{place}, {self.words}" if self.words else place
 
 
-class Measured(NamedTuple):
-    """How far two tensors are from each other.
-
-    Attributes:
-        off: by row, the largest difference; infinite where one of two entries is not finite.
-        size: by row, the largest finite value that is expected.
-        finite: all that is expected is finite.
-    """
-
-    off: Sequence[float]
-    size: Sequence[float]
-    finite: bool = True
-
-    def beyond(self, allowed: Sequence[float]) -> Measured:
-        """Differences that are allowed as 0."""
-        return self._replace(off=[a if a > b else 0.0 for a, b in zip(self.off, allowed, strict=True)])
-
-    @property
-    def least(self) -> float:
-        """The smallest difference."""
-        return min((a for a in self.off if a), default=0.0)
-
-
 class _Leaf(NamedTuple):
     name: str
     found: Any
@@ -101,18 +89,43 @@ class _Leaf(NamedTuple):
     def kind(self) -> str:
         return self.name.partition(" ")[0]
 
+    @property
+    def tensor(self) -> Tensor:
+        """What is expected of a leaf that is measured."""
+        return self.expected.after if isinstance(self.expected, Change) else self.expected
+
 
 class _Off(NamedTuple):
     """A pair of values that differ.
 
     Attributes:
-        measured: the differences beyond the tolerance, others as 0; None for what is not measured.
-        limit: a difference beyond this is no rounding.
+        measured: the differences; None for what is not measured.
+        bounds: of each difference, what is no rounding whatever another right result says; negative where a difference
+            is within the tolerance.
+        half: the value comes from 16-bit numbers.
     """
 
     leaf: _Leaf
     measured: Measured | None = None
-    limit: float = inf
+    bounds: Sequence[float] = ()
+    half: bool = False
+
+    @property
+    def far(self) -> bool:
+        """No other result can explain it."""
+        if self.measured is None:
+            return False
+        return all(d > bound for d, bound in zip(self.measured.differences, self.bounds, strict=True) if bound >= 0)
+
+    def beyond(self, allowed: Sequence[float]) -> _Off | None:
+        """With what is allowed as within the tolerance; None if all is."""
+        assert self.measured is not None  # as the caller has seen
+        each = zip(self.measured.differences, self.bounds, allowed, strict=True)
+        bounds = [bound if d > min(bound, a) else _WITHIN for d, bound, a in each]
+        return self._replace(bounds=bounds) if any(bound >= 0 for bound in bounds) else None
+
+
+_WITHIN = -1.0
 
 
 def compare(
@@ -120,10 +133,10 @@ def compare(
     expected: Values,
     tolerance: Tolerance,
     members: int = 0,
-    again: Callable[[], Values] | None = None,
-    factor: float = _FACTOR,
+    again: Callable[[int], Values] | None = None,
+    factor: float | None = None,
     near: bool = False,
-    least: Callable[[str], float] = lambda kind: 0.0,
+    half: bool = False,
     diverging: bool = False,
 ) -> list[Difference]:
     """What differs by more than rounding, in the order of `expected`.
@@ -133,19 +146,21 @@ def compare(
         expected: what the other way comes to, which is trusted.
         tolerance: of a tensor that is expected.
         members: tensors with so many rows are compared row by row.
-        again: computes another right result, asked for where something differs by more than its tolerance.
+        again: computes another right result, given its number, asked for where something differs by more than its
+            tolerance.
         factor: how many times as much as `again` a value may differ.
-        near: no value may differ by more than the tolerance of the largest of its kind, whatever `again` says.
-        least: of a kind, the difference that is allowed whatever the size of a tensor, relative to the largest value of
-            the kind: where roundings are so large that changing last bits does not tell of them.
+        near: no value may differ by more than the tolerance of the largest of its kind (of what comes from 16-bit
+            numbers, eight times that), whatever `again` says.
+        half: values of wider dtypes come from 16-bit numbers too, as under autocast.
         diverging: expected tensors that are not finite are left out; else such entries must be the same.
     """
     leaves = [leaf for name, value in expected.items() for leaf in _leaves(name, found.get(name), value)]
     numbers = [leaf for leaf in leaves if _measurable(leaf)]
     far = dict(zip(map(id, numbers), measure([(a, b) for _, a, b in numbers], members), strict=True))
-    largest: dict[str, float] = {}
+    size, length = dict[str, float](), dict[str, float]()
     for leaf in numbers:
-        largest[leaf.kind] = max(largest.get(leaf.kind, 0.0), *far[id(leaf)].size)
+        size[leaf.kind] = max(size.get(leaf.kind, 0.0), *far[id(leaf)].size)
+        length[leaf.kind] = max(length.get(leaf.kind, 0.0), *far[id(leaf)].length)
     off = []
     for leaf in leaves:
         one = far.get(id(leaf))
@@ -153,98 +168,62 @@ def compare(
             if not _same(leaf):
                 off.append(_Off(leaf))
         elif one.finite or not diverging:
-            relative, most = tolerance(leaf.expected), largest[leaf.kind]
-            last, allowed = _ROUNDINGS * torch.finfo(leaf.expected.dtype).eps * most, least(leaf.kind) * most
-            excess = one.beyond([max(relative * size or last, allowed, _NOISE * most) for size in one.size])
-            if any(excess.off):
-                off.append(_Off(leaf, excess, relative * most if near else inf))
-    if again is not None and any(o.measured is None or o.measured.least <= o.limit for o in off):
-        off = _beyond(off, again(), expected, tolerance, members, factor)
-    return [_difference(leaf, one) for leaf, one, _ in off]
+            rows = len(one.off)
+            most = [*[size[leaf.kind]] * rows, *[length[leaf.kind]] * 2 * rows]
+            relative, of_half = tolerance(leaf.tensor), half or leaf.tensor.dtype in HALVES
+            least = relative if of_half else _ROUNDINGS * torch.finfo(leaf.tensor.dtype).eps
+            allowed = [max(relative * s or least * m, _NOISE * m) for s, m in zip(one.scales, most, strict=True)]
+            limit = (_NEAR_OF_HALF if of_half else 1.0) * relative
+            bounds = [max(a, limit * m) if near else inf for a, m in zip(allowed, most, strict=True)]
+            exceeding = _Off(leaf, one, bounds, of_half).beyond(allowed)
+            if exceeding is not None:
+                off.append(exceeding)
+    for number in range(_DRAWS):
+        if again is None or all(one.far for one in off):
+            break
+        off = _beyond(off, again(number), expected, tolerance, members, factor)
+    return [_difference(one) for one in off]
 
 
 def _beyond(
-    off: Sequence[_Off], again: Values, expected: Values, tolerance: Tolerance, members: int, factor: float
+    off: Sequence[_Off], again: Values, expected: Values, tolerance: Tolerance, members: int, factor: float | None
 ) -> list[_Off]:
     """What is further off than `factor` times as much as another right result."""
     others = {leaf.name: leaf for name in expected for leaf in _leaves(name, again.get(name), expected[name])}
-    left = []
-    for leaf, one, limit in off:
-        other = others.get(leaf.name)
+    left: list[_Off | None] = []
+    for one in off:
+        other = others.get(one.leaf.name)
         if other is None or not _measurable(other):
-            if other is not None and _same(other):
-                left.append(_Off(leaf, one, limit))
+            left.append(one if other is not None and _same(other) else None)
             continue
         [beside] = measure([(other.found, other.expected)], members)
-        if one is None:
-            if not any(beside.beyond([tolerance(other.expected) * size for size in beside.size]).off):
-                left.append(_Off(leaf))
-            continue
-        excess = one.beyond([min(factor * a, limit) for a in beside.off])
-        if any(excess.off):
-            left.append(_Off(leaf, excess, limit))
-    return left
+        if one.measured is None:
+            allowed = [tolerance(other.tensor) * size for size in beside.scales]
+            varies = any(d > a for d, a in zip(beside.differences, allowed, strict=True))
+            left.append(None if varies else one)
+        else:
+            times = factor or (_OF_HALF if one.half else _FACTOR)
+            left.append(one.beyond([times * d for d in beside.differences]))
+    return [one for one in left if one is not None]
 
 
-def _difference(leaf: _Leaf, one: Measured | None) -> Difference:
-    if one is None:
-        return Difference(leaf.name)
-    row = max(range(len(one.off)), key=one.off.__getitem__)
-    return Difference(leaf.name, row if len(one.off) > 1 else None, one.off[row], one.size[row])
-
-
-@torch.no_grad()
-def measure(pairs: Sequence[tuple[Tensor, Tensor]], members: int = 0) -> list[Measured]:
-    """How far the first tensor of each pair is from the second one, with few waits for the device.
-
-    Args:
-        pairs: of one shape and dtype each.
-        members: see `compare`.
-    """
-    rows = [members if members and b.ndim and len(b) == members else 1 for _, b in pairs]
-    bounds = []
-    for (found, expected), count in zip(pairs, rows, strict=True):
-        a, b = (_wide(t.detach()).reshape(count, -1) for t in (found, expected))
-        bounds += [v.abs().amax(1).double() if v.numel() else v.new_zeros(count).double() for v in (a - b, b)]
-    values = _listed(bounds)
-    result = []
-    for (found, expected), off, size in zip(pairs, values[::2], values[1::2], strict=True):
-        one = Measured(off, size)
-        if not all(map(isfinite, (*off, *size))):
-            one = _with_infinite(found, expected, len(off))._replace(finite=all(map(isfinite, size)))
-        result.append(one)
-    return result
-
-
-def _with_infinite(found: Tensor, expected: Tensor, count: int) -> Measured:
-    """As `measure`, where some entries are not finite: such as are the same in both do not differ."""
-    a, b = (_wide(t.detach()).reshape(count, -1) for t in (found, expected))
-    away = torch.where(same_entries(a, b), 0.0, (a - b).abs()).nan_to_num(nan=inf, posinf=inf)
-    size = torch.where(b.isfinite(), b.abs(), 0.0)
-    return Measured(away.amax(1).tolist(), size.amax(1).tolist())
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """In a dtype in which the difference of two values is a number."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _listed(bounds: Sequence[Tensor]) -> list[list[float]]:
-    """Vectors as lists, by one transfer from each device."""
-    found: list[list[float]] = [[] for _ in bounds]
-    for device in {bound.device for bound in bounds}:
-        places = [i for i, bound in enumerate(bounds) if bound.device == device]
-        values = iter(torch.cat([bounds[i] for i in places]).tolist())
-        for i in places:
-            found[i] = [next(values) for _ in range(len(bounds[i]))]
-    return found
+def _difference(one: _Off) -> Difference:
+    if one.measured is None:
+        return Difference(one.leaf.name)
+    off, size = one.measured.off, one.measured.size
+    rows = [i % len(off) for i, bound in enumerate(one.bounds) if bound >= 0]
+    row = max(rows, key=off.__getitem__)
+    return Difference(one.leaf.name, row if len(off) > 1 else None, off[row], size[row])
 
 
 def _leaves(name: str, found: Any, expected: Any) -> Iterator[_Leaf]:
     """The pairs of values that are compared, those within containers of one structure each by itself."""
     if not (_comparable(found) and _comparable(expected)):
         return
-    if isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
+    if isinstance(found, Change) and isinstance(expected, Change):
+        whole = found if expected.after.is_floating_point() else found.after
+        yield _Leaf(name, whole, expected if whole is found else expected.after)
+    elif isinstance(found, list | tuple) and isinstance(expected, list | tuple) and len(found) == len(expected):
         for i, (a, b) in enumerate(zip(found, expected, strict=True)):
             yield from _leaves(f"{name}[{i}]", a, b)
     elif isinstance(found, dict) and isinstance(expected, dict) and found.keys() == expected.keys():
@@ -267,7 +246,9 @@ def _comparable(value: Any, depth: int = 0) -> bool:
 
 def _measurable(leaf: _Leaf) -> bool:
     """True if two values are numbers of which a difference may be rounding."""
-    a, b = leaf.found, leaf.expected
+    if isinstance(leaf.found, Change) is not isinstance(leaf.expected, Change):
+        return False
+    a, b = (v.after if isinstance(v, Change) else v for v in (leaf.found, leaf.expected))
     if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.is_meta:
         return False
     return a.shape == b.shape and a.dtype == b.dtype and (b.is_floating_point() or b.is_complex())
@@ -301,17 +282,22 @@ class Streams(Protocol):
         """Set all states, of the generators that there are."""
 
 
-def saved(tensors: Iterable[Tensor], streams: Streams) -> Callable[[], None]:
-    """Save tensors and random streams, in memory of their own; the returned function puts them back."""
-    kept, states = [(t, t.clone()) for t in tensors], [state.clone() for state in streams.rows()]
+class Saved:
+    """Tensors and random streams, saved in memory of their own; a call puts them back.
+
+    Attributes:
+        values: of the tensors.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], streams: Streams) -> None:
+        self._tensors, self._streams = list(tensors), streams
+        self.values, self._states = [t.clone() for t in self._tensors], [state.clone() for state in streams.rows()]
 
     @torch.no_grad()
-    def put_back() -> None:
-        if kept:
-            torch._foreach_copy_([t for t, _ in kept], [value for _, value in kept])
-        streams.put(states)
-
-    return put_back
+    def __call__(self) -> None:
+        if self._tensors:
+            torch._foreach_copy_(self._tensors, self.values)
+        self._streams.put(self._states)
 
 
 @torch.no_grad()
@@ -333,21 +319,21 @@ def other_than(
     expected: Values,
     tolerance: Tolerance,
     members: int,
-    again: Callable[[], Values],
+    again: Callable[[int], Values],
     kinks: bool = False,
     near: bool = True,
-    least: Callable[[str], float] = lambda kind: 0.0,
+    half: bool = False,
 ) -> str:
     """How a second way to run something differs from the first, in words; empty if they are equal up to rounding.
 
     Args:
         found, expected: what they come to.
-        tolerance, near, least: see `compare`.
+        tolerance, near, half: see `compare`.
         members: of the array.
-        again: runs the first way with the last bits of parameters changed.
+        again: runs the first way with the last bits of parameters changed, each number in another way.
         kinks: allow for units that rounding turns on or off, with their samples' share of the gradients.
     """
-    off = compare(found, expected, tolerance, members, again, near=near, least=least)
+    off = compare(found, expected, tolerance, members, again, near=near, half=half)
     if not off or (kinks and _near(found, expected, off)):
         return ""
     return f"{'draws other random' if off[0].name.startswith('stream') else 'gives other'} numbers: {off[0]}"

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data import AnyData, Data, Stream
-from hfta_nb.engine.comparison import measure, nudge
+from hfta_nb.engine.comparison import nudge
+from hfta_nb.engine.distances import measure
 from hfta_nb.errors import DataError, StudyError, out_of_memory
 from hfta_nb.models.recipes.preserve_rng import apart as set_apart
 from hfta_nb.records import events as ev

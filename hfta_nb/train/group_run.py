@@ -229,7 +229,8 @@ class GroupRun(Progress):
         if measures:
             detail = "measuring kernels, once on this machine"
             yield ev.PhaseChanged(time.time(), self.group.index, "training", detail)
-        self.step.choose_schedule(*batch.inputs)
+        for tried in self.step.choose_schedule(*batch.inputs):
+            yield ev.PhaseChanged(time.time(), self.group.index, "training", f"tuning: {tried}")
         if measures:
             self.trainer.clock.cool()
             yield ev.PhaseChanged(time.time(), self.group.index, "training")

@@ -354,7 +354,7 @@ def test_a_compiled_step_that_is_wrong_or_fails_is_not_used(trouble: str, monkey
         def __call__(self) -> list[torch.Tensor]:
             found = super().__call__()
             if trouble == "statistics":
-                for buffer in self._buffers[len(self.source.gradients) :]:
+                for buffer in deciding._changed(self.source):
                     buffer.add_(1)
             if trouble == "draws":
                 gradients = [room.clone() for _, room in self.source.gradients]

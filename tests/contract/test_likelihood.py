@@ -60,18 +60,31 @@ def test_equals_serial(form: str, name: str, reduction: str, own: bool, device: 
         torch.testing.assert_close(fused, alone, rtol=1e-10, atol=1e-12)
 
 
+_WEIGHT = torch.linspace(0.1, 0.9, CLASSES).double()
+
+
+@pytest.mark.each("more")
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "more",
-    [{"weight": torch.linspace(0.1, 0.9, CLASSES).double()}, {"label_smoothing": 0.1}],
-    ids=["weight", "label_smoothing"],
+    [{"weight": _WEIGHT}, {"label_smoothing": 0.1}, {"weight": _WEIGHT, "label_smoothing": 0.3, "ignore_index": 2}],
+    ids=["weight", "label_smoothing", "all"],
 )
-def test_what_the_kernel_lacks_goes_another_way(more: dict[str, Any]) -> None:
-    modules = [nn.Linear(3, CLASSES).double() for _ in range(MEMBERS)]
-    array = hfta.fuse(modules)
-    x, y = torch.randn(4, 3).double(), torch.tensor([0, 1, 2, 4])
-    losses = array.backward(lambda out, y: F.cross_entropy(out, y, **more), x, y)
-    torch.testing.assert_close(losses, torch.stack([F.cross_entropy(m(x), y, **more).detach() for m in modules]))
-    assert "one kernel over the rows of all members" not in set(array.explain()["how"])
+def test_weights_and_smoothing(
+    more: dict[str, Any], form: str, reduction: str, own: bool, device: torch.device
+) -> None:
+    shape, formed = FORMS[form]
+    more = {name: value.to(device) if isinstance(value, Tensor) else value for name, value in more.items()}
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        y = y.masked_fill(y == -100, 2) if "ignore_index" in more else y
+        found = F.cross_entropy(formed(out), y, reduction=reduction, **more)
+        return found.square().sum() if reduction == "none" else found
+
+    for fused, alone in zip(*_run(loss, shape, own, device), strict=True):
+        torch.testing.assert_close(fused, alone, rtol=1e-10, atol=1e-12, equal_nan=True)
 
 
 def test_probabilities_as_targets() -> None:

@@ -349,6 +349,14 @@ def test_it_is_found(
     assert not use(size, what, monkeypatch, *more)
 
 
+@pytest.mark.parametrize("use", [verified, verified_later, replayed, replayed_in_halves, whole_step])
+@pytest.mark.usefixtures("own_times")
+def test_it_is_found_under_autocast(use: Any, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a gradient of a hundredth of another's size; `test_planted_sizes` has more sizes and mutations."""
+    with torch.autocast(device.type, torch.bfloat16):
+        assert not use(1e-2, "negated", monkeypatch)
+
+
 @pytest.mark.parametrize("use", [use for use in USES if use not in (verified_later, by_time)], ids=lambda f: f.__name__)
 @pytest.mark.usefixtures("own_times")
 def test_without_a_fault_the_second_way_is_taken(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray, schedule_trial
 from hfta_nb.engine.array.access import tuning_of
+from hfta_nb.engine.array.schedule_tuner import ended
 from hfta_nb.engine.kernels.strategy import timing_cache
 from hfta_nb.engine.replay.calls import Calls
 from hfta_nb.errors import FusionError
@@ -309,6 +310,6 @@ def test_a_study_does_not_try_convolutions_in_float64_together(self_tuning: None
     array = hfta.fuse([nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()).double() for _ in range(3)])
     x, y = torch.randn(2, 1, 5, 5, dtype=torch.float64), torch.randn(2, 18, dtype=torch.float64)
     tuning, sizes = tuning_of(array, "step"), set()
-    tuning.choose((x, y), lambda: sizes.add(array.block_size) or array.backward(nn.functional.mse_loss, x, y))
+    ended(tuning.choose((x, y), lambda: sizes.add(array.block_size) or array.backward(nn.functional.mse_loss, x, y)))
     assert sizes <= {1}
     assert array.block_size == 1

@@ -87,9 +87,30 @@ def test_a_child_runs_what_is_harmless_or_refused(tmp_path: Path, monkeypatch: p
     assert _answers([REFUSED, HARMLESS], True) == [True, True]
 
 
+def test_a_child_is_asked_again_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(COUNTER)
+    monkeypatch.setattr(sandbox, "_CHILD", child)
+    asked = [sandbox._child([HARMLESS]) for _ in range(4)]
+    assert asked == [(0, ["0", "1", "end"]), (0, ["0", "2", "end"]), (0, ["0", "1", "end"]), (0, ["0", "2", "end"])]
+    monkeypatch.setattr(sandbox, "_TIME_S", 0.3)
+    child.write_text("import time\ntime.sleep(60)\n")
+    sandbox._CHILDREN.close()
+    assert sandbox._child([HARMLESS]) == (None, [])
+    child.write_text(COUNTER)
+    assert sandbox._child([HARMLESS]) == (0, ["0", "1", "end"])
+    sandbox._CHILDREN.close()
+
+
+COUNTER = """
+import os, sys
+for number in (1, 2):  # then it ends, like one that has not been asked for long
+    sys.stdin.readline()
+    os.write(1, b"0\\n%d\\nend\\n" % number)
+"""
 KILLER = """
 import os, signal, sys
-data = sys.stdin.read()
+data = sys.stdin.readline()
 os.write(1, b"0\\n1\\n")
 os.kill(os.getpid(), signal.{signal})
 """
@@ -120,10 +141,11 @@ def test_what_could_not_be_found_out_is_asked_again_by_another_process(
 
 @pytest.mark.parametrize("error", [OSError(), subprocess.TimeoutExpired("child", 1.0)])
 def test_a_child_that_can_not_be_had_is_no_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def started(*args: Any, **kwargs: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(subprocess, "run", run)
+    sandbox._CHILDREN.close()
+    monkeypatch.setattr(subprocess, "Popen", started)
     assert not survives([FATAL], CPU)
 
 

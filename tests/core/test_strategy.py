@@ -17,7 +17,6 @@ from hfta_nb.engine.kernels.strategy.autotune import choose
 from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, KernelVariant, Operand, variants_of
 from hfta_nb.engine.kernels.strategy.products import Copied
 from hfta_nb.engine.kernels.strategy.times import Kept
-from hfta_nb.engine.replay.verify import _rounding
 from hfta_nb.errors import FusionError
 
 CPU = torch.device("cpu")
@@ -150,8 +149,8 @@ def test_where_tf32_was_asked_for_a_kernel_may_round_so(
     assert choice.chosen.name == ("rounded" if asked else PLAIN)
     product, other = x @ y, torch.empty(32, 32)
     rounded(x, y, out=other)
-    assert (not compare({"": other}, {"": product}, _rounding)) is asked
-    assert compare({"": product * 1.1}, {"": product}, _rounding)
+    assert (not compare({"": other}, {"": product}, matmul_precision.tolerance)) is asked
+    assert compare({"": product * 1.1}, {"": product}, matmul_precision.tolerance)
 
 
 def test_a_way_that_fails_is_no_way(no_memory: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

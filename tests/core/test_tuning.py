@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -315,17 +316,39 @@ def test_when_a_beginning_is_paid() -> None:
     assert paid_after([1, 9, 1, 1, 1], [3, 3, 3, 3, 3], 2.0) == 4  # ahead, behind again, and ahead
 
 
-@pytest.mark.usefixtures("self_tuning")
-def test_a_short_study_says_how_it_runs(tmp_path: Path) -> None:
+def _study(place: Path, epochs: int, lrs: list[float]) -> hfta.Study:
     x, y = torch.randn(64, 6), torch.arange(64) % 3
     data = hfta.data.from_tensors(x, y, x, y, task="classification")
 
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
-    how = {"optimizer": "adam", "epochs": 2, "batch_size": 16, "device": "cpu", "directory": tmp_path / "run"}
-    study = hfta.Study(build, {"lr": [1e-3, 1e-2]}, data, loss=F.cross_entropy, **how)
-    told = [e.detail for e in study.run() if isinstance(e, ev.PhaseChanged) and e.phase == "training"]
-    assert [detail.partition(",")[0] for detail in told] == ["8 steps: all members at once"]
+    how = {"optimizer": "adam", "epochs": epochs, "batch_size": 16, "device": "cpu", "directory": place}
+    return hfta.Study(build, {"lr": lrs}, data, loss=F.cross_entropy, **how)
+
+
+def _told(study: hfta.Study) -> list[str]:
+    return [e.detail for e in study.run() if isinstance(e, ev.PhaseChanged) and e.phase == "training"]
+
+
+@pytest.mark.usefixtures("self_tuning")
+def test_a_run_tells_how_many_ways_it_has_tried(tmp_path: Path) -> None:
+    study = _study(tmp_path / "run", 15, [1e-3, 2e-3, 5e-3, 1e-2])
+    told = _told(study)
+    tried = [re.fullmatch(r"tuning: (\d) of (\d) ways tried", detail) for detail in told if "tuning" in detail]
+    counts = [int(found[1]) for found in tried if found]
+    assert len(counts) == len(tried) > 0
+    assert counts == sorted(set(counts))
+    assert {int(found[2]) for found in tried if found} == {2}  # two and four members at once
+    assert counts[-1] <= 2
+    assert told[-1] == ""
+    again = _told(_study(tmp_path / "again", 15, [1e-3, 2e-3, 5e-3, 1e-2]))
+    assert [detail for detail in again if "tuning" in detail] == []
+
+
+@pytest.mark.usefixtures("self_tuning")
+def test_a_short_study_says_how_it_runs(tmp_path: Path) -> None:
+    study = _study(tmp_path / "run", 2, [1e-3, 1e-2])
+    assert [detail.partition(",")[0] for detail in _told(study)] == ["8 steps: all members at once"]
     with pytest.raises(hfta.errors.StudyError, match="a short run has no time for it"):
         study.speedup()

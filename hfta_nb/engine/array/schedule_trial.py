@@ -9,6 +9,7 @@ from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, convoluti
 from hfta_nb.engine.array.native_libraries import available
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.strategy.autotune import clock_of
+from hfta_nb.engine.kernels.strategy.sandbox import started_s
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
 from hfta_nb.engine.members import threads
@@ -37,11 +38,13 @@ _CLOSE = 1.25
 _PAID_STEPS = 125
 """Break-even horizon: another schedule is recorded only if its possible gain over this many steps exceeds the cost of
 the last one."""
-_PART = 0.05
-"""In a long run, the horizon as a fraction of all expected steps."""
+_PART = 0.2
+"""In a long run, the horizon as a fraction of all expected steps: another schedule takes at most 3% of the run."""
 _ANOTHER = 0.15
 """The fraction of the fastest replayed step that another block size can be expected to save. Threads save at most the
 share of all threads but one."""
+_RECORDED = 0.6
+"""A recorded step is expected to take at most this fraction of the eager one."""
 
 
 class Trial:
@@ -64,6 +67,7 @@ class Trial:
         way: the schedule of the next step.
         seconds: of a step by schedule: of the fastest replayed one, or eager if it was not replayed.
         steps: the number of steps so far.
+        tried: of `ways`, those that are timed or too slow to be.
         spent_s: their total time.
         done: whether the schedule has been chosen.
         complete: whether no schedule was skipped only because of too few expected steps.
@@ -82,9 +86,10 @@ class Trial:
         self.state, self.ways, self.replaying, self.budget_s = state, list(ways), replaying, budget_s
         self.complete, self._cost = True, 0.0  # the cost of recording the last schedule
         self.seconds: dict[ExecutionSchedule, float] = {}
+        self._plain: dict[ExecutionSchedule, float] = {}
         self.replayed: set[ExecutionSchedule] = set()
-        self.steps, self.spent_s, self.done = 0, 0.0, False
-        self.clock = clock_of(state.generators.device)
+        self.steps, self.tried, self.spent_s, self.done = 0, 0, 0.0, False
+        self.clock, self._started_s = clock_of(state.generators.device), started_s()
         self._requested = state.settings.compiling
         if kind is BACKWARD:
             state.settings.compiling = "never"  # compiling does not pay during a trial
@@ -148,8 +153,9 @@ class Trial:
 
     @property
     def lost_s(self) -> float:
-        """How much longer the steps took than they would have with the fastest schedule."""
-        return max(0.0, self.spent_s - self.steps * min(self.seconds.values(), default=0.0))
+        """How much longer the steps took than they would have with the fastest schedule, without what happens once."""
+        spent = self.spent_s - (started_s() - self._started_s)
+        return max(0.0, spent - self.steps * min(self.seconds.values(), default=0.0))
 
     def _planned(self) -> Generator[ExecutionSchedule, float, None]:
         first, cache = self.ways[0], self.cache
@@ -160,13 +166,15 @@ class Trial:
             if self._on_gpu:
                 yield way  # libraries plan and load the kernels of new shapes, which takes up to seconds
             plain[way] = yield way
-        self.seconds = dict(plain)
+            self.tried += not self.replaying
+        self.seconds, self._plain = dict(plain), plain
         limit = self._limit * min(plain.values())
         # With trained convolutions, smaller block sizes gain more from replay, and recording is expensive: the first
         # schedule to be recorded may be the last one.
         small = self.replaying and self.kind is not RESULTS and bool(convolutions(self.state))
         hopeful = [way for way in self.ways if plain[way] <= limit]
         hopeful.sort(key=lambda way: (way.block_size if small else 0, plain[way]))
+        self.tried = len(self.ways) - len(hopeful) if self.replaying else self.tried
         cache.waiting, cache.at_once = not self.replaying, self.replaying
         laps: dict[ExecutionSchedule, list[float]] = {}
         if len(hopeful) > 1 and self.replaying:
@@ -188,7 +196,7 @@ class Trial:
         """Try the best schedule on several threads, if they can regain the cost."""
         if self.replaying:
             yield from self._race([best], laps, threaded=True)  # the time to beat
-            if self._too_dear(threaded=True):
+            if self._too_dear(best, threaded=True):
                 return
         cache = self.cache
         cache.waiting, cache.at_once = True, False
@@ -216,7 +224,7 @@ class Trial:
         for way in ways:
             if way in laps:
                 continue
-            if laps and self._too_dear(threaded):
+            if laps and self._too_dear(way, threaded):
                 break
             before = self.lost_s
             for _ in range(_RECORDING):
@@ -226,6 +234,7 @@ class Trial:
                 laps[way].append((yield way))
             self._note(laps)
             self._cost = max(0.0, self.lost_s - before)
+            self.tried += not threaded
         close = [way for way in laps if way in ways]
         for _ in range(_LAPS[1] - _LAPS[0]):
             close = [way for way in close if self.seconds[way] <= _CLOSE * min(self.seconds.values())]
@@ -239,14 +248,16 @@ class Trial:
                 laps[way].append((yield way))
             self._note(laps)
 
-    def _too_dear(self, threaded: bool) -> bool:
+    def _too_dear(self, way: ExecutionSchedule, threaded: bool) -> bool:
         """True if the next schedule, at the cost of the last one, does not pay within the remaining steps."""
         if self.budget_s is not None:
             return False
-        planned = self.state.settings.planned_steps
+        planned, best = self.state.settings.planned_steps, min(self.seconds.values())
         steps = min(max(_PAID_STEPS, _PART * planned), planned or math.inf)  # nothing pays after the end
-        part = 1 - 1 / threads.available_threads() if threaded else _ANOTHER
-        dear = self._cost > steps * part * min(self.seconds.values())
+        saved = steps * (1 - 1 / threads.available_threads() if threaded else _ANOTHER) * best
+        if not threaded:  # half of the run may regain what the eager step promises
+            saved = max(saved, planned / 2 * (best - _RECORDED * self._plain[way]))
+        dear = self._cost > saved
         self.complete = self.complete and not dear
         return dear
 

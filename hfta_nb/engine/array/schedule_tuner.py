@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -30,6 +30,8 @@ from hfta_nb.engine.replay.array_call import BACKWARD, CallKind
 from hfta_nb.engine.replay.calls import Calls
 from hfta_nb.engine.replay.signature import form, settings
 from hfta_nb.engine.replay.trace import NotRecordableError
+
+T = TypeVar("T")
 
 _WORTH_STEPS = 40
 """The fewest steps for which trying schedules pays."""
@@ -61,12 +63,15 @@ class Tuning:
         ways = self._ways()
         return known(self.state, key_of(self.state, ways, given, self.what), ways) is None
 
-    def choose(self, given: Any, step: Callable[[], Any]) -> None:
+    def choose(self, given: Any, step: Callable[[], Any]) -> Generator[str, None, None]:
         """Set the array to the fastest schedule. If a step fails, nothing is chosen: the caller's own step will fail.
 
         Args:
             given: the step's inputs and other properties.
             step: makes such a step; what it changes on the array, gradients included, is restored.
+
+        Yields:
+            How many schedules have been tried, for people, whenever that changes.
         """
         state, ways = self.state, self._ways()
         if self._settled():
@@ -79,7 +84,7 @@ class Tuning:
         if times is None:
             trial = None
             with unlearned(state), contextlib.suppress(Exception):
-                trial = _tried(self.calls, self.kind, ways, state.capture, step)
+                trial = yield from _trial(self.calls, self.kind, ways, state.capture, step)
             self.cache.clear()
             if trial is None:
                 return
@@ -146,7 +151,7 @@ def tune(
     """
     state, ways = calls.state, schedules_of(calls.state)
     with build.compiling():
-        trial = _tried(calls, BACKWARD, ways, state.capture and not inputs.grad_leaves(), step, budget_s)
+        trial = ended(_trial(calls, BACKWARD, ways, state.capture and not inputs.grad_leaves(), step, budget_s))
     if len(trial.seconds) < len(ways) or len(trial.seconds) == 1:
         return {}
     key = key_of(state, ways, (inputs.leaves, inputs.per_member))
@@ -161,23 +166,38 @@ def tune(
     return sizes if len(sizes) > 1 else {}
 
 
-def _tried(
+def ended(work: Generator[Any, None, T]) -> T:
+    """The result of work that tells its progress, which nobody asks for."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast(T, end.value)
+
+
+def _trial(
     calls: Calls,
     kind: CallKind,
     ways: Sequence[ExecutionSchedule],
     replaying: bool,
     step: Callable[[], Any],
     budget_s: float | None = None,
-) -> Trial:
-    """A trial of schedules on steps that are undone; the array has the fastest one and its recordings."""
+) -> Generator[str, None, Trial]:
+    """A trial of schedules on steps that are undone; the array has the fastest one and its recordings.
+
+    Yields:
+        How many have been tried.
+    """
     with calls.state.trial(), _gradients_kept(calls.state) as forget:
         trial = Trial(calls, ways, replaying, budget_s, kind)
         try:
             while not trial.done:
                 forget()
-                begin = trial.clock()
+                begin, tried = trial.clock(), trial.tried
                 step()
                 trial.took(trial.clock() - begin)
+                if trial.tried > tried:
+                    yield f"{trial.tried} of {len(trial.ways)} ways tried"
         finally:
             trial.settle()
     return trial
@@ -190,8 +210,8 @@ def key_of(state: ArrayState, ways: Sequence[ExecutionSchedule], given: Any, wha
     architectures = state.engine.architectures
     models = [state.skeleton] if architectures is None else architectures.templates
     how = [state.settings.strategy, state.settings.checkpointed, state.settings.fast_rng, sorted(state.settings.paths)]
-    how += [available(state), sorted(by_name(state, ways))]
-    text = repr((parts, shapes, [_described(m) for m in models], how, settings(), _form(given), what))
+    how += [available(state), sorted(by_name(state, ways)), settings(state.generators.device)]
+    text = repr((parts, shapes, [_described(m) for m in models], how, _form(given), what))
     digest = hashlib.sha256(text.encode()).hexdigest()[:24]
     return f"block sizes of {len(state)} x {type(state.skeleton).__name__} {digest}"
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hfta_nb.engine.array.execution_schedule import ExecutionSchedule, slow_together
-from hfta_nb.engine.array.schedule_tuner import Tuning, detached_inputs
+from hfta_nb.engine.array.schedule_tuner import Tuning, detached_inputs, ended
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing
 from hfta_nb.engine.replay.array_call import BACKWARD, RESULTS, ArrayCall, CallKind
@@ -150,7 +150,7 @@ class _Form:
             details = call.has_aux, call.scale is None, None if call.only is None else tuple(call.only)
             tried = call.of(detached_inputs(call.given))
         what = f"by itself {self.kind.name} {_name(call.function)} {details}"
-        Tuning(self.calls, what, self.kind).choose(call.given, lambda: self.calls.run(tried))
+        ended(Tuning(self.calls, what, self.kind).choose(call.given, lambda: self.calls.run(tried)))
 
     def _watched(self, given: Any) -> bool:
         """True if someone sees what is called, or the call is not like any other."""

@@ -87,7 +87,7 @@ class Repeat:
     def __init__(self, state: ArrayState, inputs: Inputs, restore: Callable[[], None], run: Callable[[], Any]) -> None:
         self.state, self.inputs, self._restore, self._run = state, inputs, restore, run
         self._arenas, self._training, self._given = state.arenas, state.skeleton.training, versions(inputs.leaves)
-        self._autocasts, self._settings = autocast.active(), state.settings.copy()
+        self.autocasts, self._settings = autocast.active(), state.settings.copy()
 
     @contextmanager
     def rewound(self) -> Iterator[None]:
@@ -107,7 +107,7 @@ class Repeat:
         after = state.snapshot(every=True)
         self._restore()
         try:
-            with torch.enable_grad(), autocast.activated(self._autocasts):
+            with torch.enable_grad(), autocast.activated(self.autocasts):
                 yield
         finally:
             after()
@@ -204,17 +204,18 @@ class CallerBackward:
                 self.compared()
                 return True
         try:
-            off = differences(together, alone, lambda key: True, partial(self._nudged, plain_run, own))
+            with autocast.activated(self.repeat.autocasts):  # as gradients that come from 16-bit numbers
+                off = differences(together, alone, lambda key: True, partial(self._nudged, plain_run, own))
         except Exception:  # of a member; repeating the call, which follows, raises it as well
             return False
         if not off and all(g is not None and bool(g.any()) for g in own):
             self.compared()
         return not off
 
-    def _nudged(self, plain_run: PlainRun, grads: Sequence[Tensor | None]) -> MemberOutcome:
+    def _nudged(self, plain_run: PlainRun, grads: Sequence[Tensor | None], number: int) -> MemberOutcome:
         """The gradients after last bits have changed."""
         with self.repeat.rewound():
-            return plain_run.nudged_gradients(plain_member(self.state, self.member), grads)
+            return plain_run.nudged_gradients(plain_member(self.state, self.member), number, grads)
 
     def _of_member(self, found: Sequence[Tensor | None]) -> MemberOutcome:
         count = len(self.names)

@@ -33,17 +33,11 @@ def tolerance(expected: Tensor) -> float:
     return TOLERANCE[torch.bfloat16] if half else TOLERANCE.get(expected.dtype, TOLERANCE[torch.float32])
 
 
-def _least(kind: str) -> float:
-    """See `compare`: of 16-bit values in a model in float32, the last bits of its parameters tell nothing."""
-    half = torch._C._is_any_autocast_enabled() and kind in ("gradient", "parameter")
-    return TOLERANCE[torch.bfloat16] if half else 0.0
-
-
 def differences(
     together: MemberOutcome,
     alone: MemberOutcome,
     must_have: Callable[[str], bool],
-    nudged: Callable[[], Values] | None = None,
+    nudged: Callable[[int], Values] | None = None,
 ) -> list[Difference]:
     """The differences by more than rounding. Values that are not finite alone are skipped.
 
@@ -55,7 +49,8 @@ def differences(
             see `PlainRun.nudged_outcome`.
     """
     wanted = {k: v for k, v in alone.items() if k in together or must_have(k)}
-    return compare(together, wanted, tolerance, again=nudged, least=_least, diverging=True)
+    half = torch._C._is_any_autocast_enabled()
+    return compare(together, wanted, tolerance, again=nudged, half=half, diverging=True)
 
 
 def mismatch(member: int, found: Difference, path: str | None) -> Mismatch:

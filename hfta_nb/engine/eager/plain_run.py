@@ -52,7 +52,7 @@ class PlainGraph(NamedTuple):
 
 
 class _NudgedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Changes the last bits of what is cast to a narrower dtype; not under autocast, whose tolerance is its own."""
+    """Changes the last bits of what is cast to a narrower dtype, by autocast or by the model."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class _NudgedCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = function(*args, **(kwargs or {}))
-        if function is torch.ops.aten._to_copy.default and not torch.is_autocast_enabled(found.device.type):
+        if function is torch.ops.aten._to_copy.default:
             narrower = args[0].is_floating_point() and found.itemsize < args[0].itemsize
             nudge([found] if narrower else (), matmul_precision.rounding, self._generator)
         return found
@@ -124,7 +124,7 @@ class PlainRun:
         graph, self.graph = self.graph, None
         return self._of_graph(graph, grads)
 
-    def nudged_outcome(self, plain: nn.Module, differentiate: bool = True) -> MemberOutcome:
+    def nudged_outcome(self, plain: nn.Module, number: int, differentiate: bool = True) -> MemberOutcome:
         """What the plain module computes after the last bits of its parameters have changed: in TF32 the last that
         its factors keep. Those of what it casts to a narrower dtype change as well: its parameters' don't reach there.
 
@@ -132,17 +132,18 @@ class PlainRun:
 
         Args:
             plain: a copy of the member before the call, to be changed.
+            number: of the changes; others are others.
             differentiate: see `outcome`.
         """
-        return self._nudged(plain, differentiate)[0]
+        return self._nudged(plain, number, differentiate)[0]
 
-    def nudged_gradients(self, plain: nn.Module, grads: Sequence[Tensor | None]) -> MemberOutcome:
+    def nudged_gradients(self, plain: nn.Module, number: int, grads: Sequence[Tensor | None]) -> MemberOutcome:
         """The gradients after last bits have changed; see `nudged_outcome` and `gradients`."""
-        return self._of_graph(self._nudged(plain, False)[1], grads)
+        return self._of_graph(self._nudged(plain, number, False)[1], grads)
 
-    def _nudged(self, plain: nn.Module, differentiate: bool) -> tuple[MemberOutcome, PlainGraph | None]:
+    def _nudged(self, plain: nn.Module, number: int, differentiate: bool) -> tuple[MemberOutcome, PlainGraph | None]:
         learned = [p for p in plain.parameters() if p.is_floating_point()]
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(number)
         nudge(learned, matmul_precision.rounding, generator)
         if learned:
             with _NudgedCasts(generator):

@@ -227,9 +227,9 @@ class MemberVerification:
         """True if the member must have what the plain module has; gradients of `array(x)` are computed later."""
         return not key.startswith("gradient") or (self.computation.backward and not key.startswith(INPUT_GRADIENT))
 
-    def _nudged(self) -> MemberOutcome:
+    def _nudged(self, number: int) -> MemberOutcome:
         """The outcome of the plain module when the last bits of its parameters change."""
-        return self.plain_run.nudged_outcome(self._as_before(), differentiate=not self.later)
+        return self.plain_run.nudged_outcome(self._as_before(), number, differentiate=not self.later)
 
     def _varies(self, off: list[Difference], alone: MemberOutcome) -> bool:
         """True, and told once, if the plain module comes to another value each time, so that nothing can be compared.

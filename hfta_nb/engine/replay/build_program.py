@@ -28,8 +28,10 @@ from hfta_nb.engine.members.threads import run_parallel
 from hfta_nb.engine.replay.draws import draws_unbound, with_stream
 from hfta_nb.engine.replay.dynamic_call import DynamicCall, Fetch, dynamic
 from hfta_nb.engine.replay.fuse_image_norms import fused_patterns
+from hfta_nb.engine.replay.fuse_losses import fused_losses
+from hfta_nb.engine.replay.fuse_maxima import fused_maxima
 from hfta_nb.engine.replay.fuse_relu import ReluFusion
-from hfta_nb.engine.replay.image_norm_kernels import Kernel as FusedPattern
+from hfta_nb.engine.replay.fused_kernel import FusedKernel, Uses, replaced
 from hfta_nb.engine.replay.liveness import constant, needed
 from hfta_nb.engine.replay.memory_layout import MemoryLayout
 from hfta_nb.engine.replay.native_calls import owned
@@ -77,7 +79,7 @@ class _Builder:
         generators: MemberGenerators,
         measured: bool,
     ) -> None:
-        trace = replace(trace, calls=stacked(trace.calls))
+        trace = replace(trace, calls=stacked(trace.calls), sizes=[*trace.sizes])
         self.trace, self.outputs, self.gradients, self.measured = trace, outputs, gradients, measured
         self.generators = generators
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
@@ -92,8 +94,7 @@ class _Builder:
         self.patterns: Sequence[Choice] = []
         numbers: Sequence[int] = range(len(self.calls))
         if measured and trace.held:
-            device = trace.held[0].device
-            self.calls, numbers, self.patterns = fused_patterns(self.recorded, wanted, half, branches, device)
+            numbers = self._fuse(wanted, half, branches)
         self.half = sum(i < half for i in numbers)
         self.branch_of = None if branches is None else [branches[i] for i in numbers]
         self.last: dict[int, int] = dict.fromkeys(wanted, len(self.calls))
@@ -101,6 +102,21 @@ class _Builder:
             for storage in call.reads() | call.writes | set(call.makes):
                 self.last[storage] = max(self.last.get(storage, i), i)
         self.seconds: dict[str, float] = {}
+
+    def _fuse(self, wanted: set[int], half: int, branches: Sequence[int] | None) -> Sequence[int]:
+        """Replace patterns of calls by kernels of this package; returns the former index of each call."""
+        device = self.trace.held[0].device
+        self.calls, numbers, self.patterns = fused_patterns(self.calls, wanted, half, branches, device)
+        for fused in (fused_maxima, fused_losses):
+            apart = [(i < half, branches and branches[i]) for i in numbers]
+            found = fused(Uses(self.calls, wanted, apart, self.trace.sizes, device))
+            self.calls, former = replaced(self.calls, found)
+            numbers = [numbers[i] for i in former]
+            for one in found:
+                for storage, size in one.sizes.items():
+                    self.trace.sizes[storage] = size
+            self.patterns = [*self.patterns, *(one.choice for one in found)]
+        return numbers
 
     def settings(self) -> list[str]:
         """The possible settings of oneDNN's products for a run on several threads, the current one first."""
@@ -208,7 +224,7 @@ class _Builder:
     def _step(self, i: int, call: Instruction) -> Callable[[], Any] | None:
         kernel = KERNELS.get(call.function)
         args, kwargs = with_views((call.args, call.kwargs), self.layout.tensor)
-        if isinstance(call.function, FusedPattern):
+        if isinstance(call.function, FusedKernel):
             return self._pattern(i, call, call.function, args)
         own = owned(call, args, kwargs)
         if own is not None and self.chooser.takes(call, own, args, kwargs):
@@ -217,14 +233,16 @@ class _Builder:
             return self._open(i, call, args, kwargs)
         return self._into(i, call, kernel, args, kwargs)
 
-    def _buffers(self, i: int, call: Instruction, names: Sequence[str]) -> dict[str, Tensor | Fetch]:
-        """Memory for the results that a call of the package's own library has, by their names there."""
+    def _buffers(
+        self, i: int, call: Instruction, names: Sequence[str], in_place: bool = False
+    ) -> dict[str, Tensor | Fetch]:
+        """Memory for the results that a call of the package's own kernels has, by their names there."""
         for storage in call.makes:
-            self.layout.assign(i, call, storage, pointwise=False)
+            self.layout.assign(i, call, storage, pointwise=in_place)
         return {n: self.layout.tensor(p) for n, p in zip(names, call.results, strict=True) if p is not None}
 
-    def _pattern(self, i: int, call: Instruction, kernel: FusedPattern, args: Any) -> Callable[[], Any]:
-        buffers, function = self._buffers(i, call, kernel.buffers), kernel.bind()
+    def _pattern(self, i: int, call: Instruction, kernel: FusedKernel, args: Any) -> Callable[[], Any]:
+        buffers, function = self._buffers(i, call, kernel.buffers, kernel.in_place), kernel.bind()
         if dynamic(args):
             return DynamicCall(function, args, buffers, self.made, (), self._gone(i, call))
         return partial(function, *args, **buffers)

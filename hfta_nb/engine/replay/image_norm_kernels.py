@@ -16,6 +16,7 @@ from hfta_nb.engine.kernels.native import images
 from hfta_nb.engine.kernels.native.images import Images
 from hfta_nb.engine.kernels.strategy.autotune import Choice, choose
 from hfta_nb.engine.kernels.strategy.kernel_variants import COMPILED, KernelVariant, Operand
+from hfta_nb.engine.replay.fused_kernel import FusedKernel
 from hfta_nb.engine.replay.trace import BufferView, Instruction
 from hfta_nb.engine.rules.by_kind import names_of
 
@@ -30,8 +31,8 @@ _GRADIENTS = "dx", "weight_grad", "bias_grad"
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """Stands for a call of the library in a program, in place of an overload.
+class Kernel(FusedKernel):
+    """A call of the library.
 
     Attributes:
         images: the images.

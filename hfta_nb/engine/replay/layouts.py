@@ -119,7 +119,7 @@ def choose(
         try:
             restore()
             last = make(other)
-            trouble = repeated(state, restore, given, last, kinks=True)
+            trouble = repeated(state, restore, given, last, source.half, kinks=True)
             if not trouble and timed:
                 times = _timed(given, last, source.device)
         except Exception as error:

@@ -73,6 +73,11 @@ class Program:
             return results
         return self.launched()
 
+    @property
+    def half(self) -> torch.dtype | None:
+        """The dtype of 16-bit numbers that it computes with; None if there are none."""
+        return None if self.source is None else self.source.half
+
     def parts(self) -> Sequence[Part]:
         """See `Graphed`."""
         return (Part(self.launched, self.draws),)

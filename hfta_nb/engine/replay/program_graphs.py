@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from hfta_nb.engine.comparison import saved
+import torch
+
+from hfta_nb.engine.comparison import Saved
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.capture import Backend, Capture, Graph, Part
 from hfta_nb.engine.kernels.cuda_graphs import capturing
@@ -34,6 +36,10 @@ class Graphed(Protocol):
 
     graphs: Sequence[Graph]
     decision: Decision
+
+    @property
+    def half(self) -> torch.dtype | None:
+        """The dtype of 16-bit numbers that it computes with; None if there are none."""
 
     def parts(self) -> Sequence[Part]:
         """The parts, in order."""
@@ -68,14 +74,20 @@ class ProgramGraphs:
             self._compiled = program.decision.compiled
         if capture.is_due():
             parts = program.parts()
-            capture.attempt(self._backend, parts, self._saved, partial(repeated, state), partial(self._slow, parts))
+            capture.attempt(
+                self._backend,
+                parts,
+                self._saved,
+                partial(repeated, state, half=program.half),
+                partial(self._slow, parts),
+            )
         program.graphs = capture.graphs
         capture.replays += bool(capture.graphs)
 
     def _saved(self) -> Callable[[], None]:
         state = self._state
         changed = [a.data for a in changing(state)] + [a.grad for a in state.arenas if a.has_grad]
-        return saved(changed, state.generators)  # of generators that stay the same ones, from which graphs draw
+        return Saved(changed, state.generators)  # of generators that stay the same ones, from which graphs draw
 
     def _slow(self, parts: Sequence[Part]) -> str:
         ratio = [self._backend.launching(lambda: [part.run() for part in parts]) for _ in range(2)][-1]

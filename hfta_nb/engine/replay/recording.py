@@ -17,6 +17,7 @@ from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.guards import Guards
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.record import Recorder
+from hfta_nb.engine.replay.source import half_of
 from hfta_nb.engine.replay.trace import BufferView, NotRecordableError
 from hfta_nb.engine.replay.verify import placed, proven
 
@@ -165,7 +166,7 @@ class Recording:
         def again() -> Sequence[Tensor]:
             return self.repeated(self.inputs).placed()
 
-        return proven(self.state, restore, self.placed, again, make)
+        return proven(self.state, restore, self.placed, again, make, half_of(self.recorder.trace.calls))
 
     def lay(self, restore: Restore) -> None:
         """Choose the layout of images for calls that are replayed from now on; arguments as for `finish`."""

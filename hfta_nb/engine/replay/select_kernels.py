@@ -15,7 +15,7 @@ from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice, choose, made
 from hfta_nb.engine.kernels.strategy.channels_last_norms import BATCH_NORM, batch_norm, in_groups
 from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, PRODUCTS, KernelVariant, Operand
-from hfta_nb.engine.replay.image_norm_kernels import Kernel
+from hfta_nb.engine.replay.fused_kernel import FusedKernel
 from hfta_nb.engine.replay.native_calls import NativeCall
 from hfta_nb.engine.replay.out_variants import KERNELS, bare
 from hfta_nb.engine.replay.trace import BufferView, Instruction
@@ -23,7 +23,7 @@ from hfta_nb.engine.replay.trace import BufferView, Instruction
 
 def indifferent(call: Instruction) -> bool:
     """True if oneDNN's precision setting cannot affect this call."""
-    if isinstance(call.function, Kernel) or call.function._schema.name in BOUND:
+    if isinstance(call.function, FusedKernel) or call.function._schema.name in BOUND:
         return True
     return call.function in KERNELS and call.function not in PRODUCTS
 

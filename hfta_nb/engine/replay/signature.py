@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mha, opt_einsum
 
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.strategy import matmul_precision
@@ -19,9 +21,8 @@ def state_of(state: ArrayState) -> tuple[Any, ...]:
     """The part of the signature that does not depend on inputs."""
     how = state.settings
     branches = available_threads() if how.threads == "blocks" else 0
-    float32 = matmul_precision.float32(state.generators.device)
     training = state.skeleton.training
-    return how.block_size, how.threads, branches, how.fast_rng, training, float32, settings()
+    return how.block_size, how.threads, branches, how.fast_rng, training, settings(state.generators.device)
 
 
 def form(tree: Any, *, grads: bool = False) -> Any:
@@ -94,16 +95,75 @@ def watched() -> bool:
     )
 
 
-def settings() -> tuple[Any, ...]:
-    """Torch's settings that kernels and a model's code path depend on."""
+_TINY = 2.0**-1040
+"""A double below the smallest normal one, of which arithmetic makes 0 if a CPU is set to flush such numbers."""
+
+_ANYWHERE = (
+    "deterministic_algorithms",
+    "deterministic_algorithms_warn_only",
+    "deterministic_fill_uninitialized_memory",
+    "mkldnn_enabled",
+    "mkldnn_deterministic",
+    "nnpack_enabled",
+    "cpu_allow_fp16_reduced_precision_reduction",
+    "flash_sdp_enabled",
+    "mem_efficient_sdp_enabled",
+    "math_sdp_enabled",
+    "overrideable_sdp_enabled",
+    "math_sdp_allow_fp16_bf16_reduction",
+)
+_ON_GPU = (
+    "cudnn_enabled",
+    "cudnn_benchmark",
+    "cudnn_deterministic",
+    "cudnn_sdp_enabled",
+    "fa3_sdp_enabled",
+    "cublas_allow_bf16_reduced_precision_reduction",
+    "cublas_allow_fp16_reduced_precision_reduction",
+    "cublas_allow_fp16_accumulation",
+    "blas_preferred_backend",
+    "linalg_preferred_backend",
+)
+
+
+def _getters(names: Iterable[str]) -> tuple[Callable[[], Any], ...]:
+    """Torch's functions that return these settings, those that this version has.
+
+    Its public properties call them too, and take ten times as long.
+    """
+    found = (getattr(torch._C, f"_get_{name}", None) for name in names)
+    return tuple(getter for getter in found if getter is not None)
+
+
+_ORDER = getattr(torch._C, "_get_sdp_priority_order", list[int])  # a list
+_GETTERS, _GPU_GETTERS = _getters(_ANYWHERE), _getters(_ON_GPU)
+_EINSUM = vars(getattr(opt_einsum, "m", opt_einsum))  # of the module itself, for which torch puts another
+
+
+def settings(device: torch.device) -> tuple[Any, ...]:
+    """Torch's settings on which depends what kernels compute, or which way a model's code takes.
+
+    A program computes what was recorded under its settings, so under others there is another one. `torch.backends.cuda`
+    lists those of attention (`sdpa_kernel` changes them) and of products.
+
+    Args:
+        device: of the array; those of GPUs are left out on a CPU.
+    """
+    autocast = torch._C._is_any_autocast_enabled() and (
+        torch.is_autocast_cache_enabled(),
+        *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
+    )
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
-        torch._C._is_any_autocast_enabled()
-        and tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in ("cpu", "cuda")),
-        torch._C._get_deterministic_algorithms(),  # called by torch's own properties; this takes a tenth of the time
-        torch._C._get_mkldnn_enabled(),
-        matmul_precision.get(),
-        torch._C._get_cudnn_enabled(),
+        autocast,
+        matmul_precision.on_cpu(),
+        matmul_precision.float32(device),
+        _TINY * 1.0 == 0.0,
+        mha._is_fastpath_enabled,
+        _EINSUM.get("enabled"),
+        _EINSUM.get("strategy"),
+        *[g() for g in _GETTERS],
+        *((tuple(_ORDER()), *[g() for g in _GPU_GETTERS]) if device.type == "cuda" else ()),
     )

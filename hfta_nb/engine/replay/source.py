@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.comparison import HALVES
 from hfta_nb.engine.kernels.strategy.times import Times
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.replay.trace import BufferView, Instruction
@@ -38,6 +40,11 @@ class Source:
         """Of all tensors."""
         return self.generators.device
 
+    @cached_property
+    def half(self) -> torch.dtype | None:
+        """See `half_of`."""
+        return half_of(self.calls)
+
     @property
     def draws(self) -> bool:
         """True if random numbers are drawn."""
@@ -64,6 +71,12 @@ class Pending(Protocol):
 
     def is_done(self) -> bool:
         """True if it has ended."""
+
+
+def half_of(calls: Iterable[Instruction]) -> torch.dtype | None:
+    """The 16-bit floating dtype of fewest bits in these calls, as under autocast or where a model casts; or None."""
+    found = {place.dtype for call in calls for place in call.results if place is not None and place.dtype in HALVES}
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from hfta_nb.engine.comparison import Values, nudge, other_than, streams_by_member
+from hfta_nb.engine.distances import Change
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.members.arena import Arena
-from hfta_nb.engine.rules.autocast import half_under_way
 
 Made = TypeVar("Made")
 
@@ -72,34 +72,55 @@ def left_alone(state: ArrayState) -> Iterator[None]:
         usage.touched, usage.used = touched, used
 
 
-def outcome(state: ArrayState, run: Run, restore: Callable[[], None]) -> dict[str, Tensor]:
-    """What a run of a call comes to: its results, gradients in the arenas, tensors that calls change, random streams.
+Outcome = dict[str, Tensor | Change]
+"""What a run of a call comes to."""
+
+
+def outcome(
+    state: ArrayState, run: Run, restore: Callable[[], None], changed: Mapping[str, Tensor] | None = None
+) -> Outcome:
+    """Results, gradients in the arenas, changes of tensors that calls change, random streams.
 
     Args:
         state: of the array.
         run: the call.
         restore: restores the state before the call.
+        changed: what `changeable` was before the call, if `restore` does not restore it.
     """
     restore()
+    before = changeable(state) if changed is None else changed
     graded = [arena for arena in state.arenas if arena.has_grad]
     with torch.no_grad():
         for arena in graded:  # what this run leaves out must not be there from another one
             arena.grad.fill_(math.nan)
-    found = {f"result {i}": result.detach().clone() for i, result in enumerate(run())}
+    found: Outcome = {f"result {i}": result.detach().clone() for i, result in enumerate(run())}
     found |= {f"gradient of {s.name}": arena.grad_view(s.name).clone() for arena in graded for s in arena.spans}
-    for kind, arenas in (("buffer", state.buffer_arenas), ("parameter", state.arenas if state.rewrites else ())):
-        found |= {f"{kind} {s.name}": arena.view(s.name).clone() for arena in arenas for s in arena.spans}
+    found |= {name: Change(before[name], after) for name, after in changeable(state).items()}
     return found | streams_by_member(state.generators)
 
 
-def nudged_outcome(state: ArrayState, run: Run, restore: Callable[[], None]) -> dict[str, Tensor]:
-    """What a run comes to when the last bits of the parameters have changed, which are as before afterwards."""
+def changeable(state: ArrayState) -> dict[str, Tensor]:
+    """Copies of what calls change: buffers, and parameters too where a call was seen to change them."""
+    kinds = ("buffer", state.buffer_arenas), ("parameter", state.arenas if state.rewrites else ())
+    return {f"{k} {s.name}": a.view(s.name).clone() for k, arenas in kinds for a in arenas for s in a.spans}
+
+
+def nudged_outcome(
+    state: ArrayState, run: Run, restore: Callable[[], None], half: torch.dtype | None, number: int
+) -> Outcome:
+    """What a run comes to when the last bits of the parameters have changed, which are as before afterwards.
+
+    Args:
+        state, run, restore: see `outcome`.
+        half: see `matmul_precision.rounding`.
+        number: of the changes.
+    """
     arenas = tuple(arena.data for arena in state.arenas)
     before = [data.clone() for data in arenas]
 
     def changed() -> None:
         restore()
-        nudge(arenas, matmul_precision.rounding, torch.Generator().manual_seed(0))
+        nudge(arenas, partial(matmul_precision.rounding, half=half), torch.Generator().manual_seed(number))
 
     with _unsafe_preserve_version_counter(arenas):  # they may be in graphs of the caller's
         try:
@@ -109,15 +130,30 @@ def nudged_outcome(state: ArrayState, run: Run, restore: Callable[[], None]) -> 
                 torch._foreach_copy_(arenas, before)
 
 
-def repeated(state: ArrayState, restore: Callable[[], None], first: Run, second: Run, kinks: bool = False) -> str:
+def repeated(
+    state: ArrayState,
+    restore: Callable[[], None],
+    first: Run,
+    second: Run,
+    half: torch.dtype | None,
+    kinks: bool = False,
+) -> str:
     """How a second way to make a call differs from the first; see `differing`."""
     expected, found = outcome(state, first, restore), outcome(state, second, restore)
-    return differing(found, expected, len(state), partial(nudged_outcome, state, first, restore), kinks)
+    return differing(found, expected, len(state), partial(nudged_outcome, state, first, restore, half), half, kinks)
 
 
-def differing(found: Values, expected: Values, members: int, again: Callable[[], Values], kinks: bool = False) -> str:
-    """How a replay differs from what it repeats; see `other_than`."""
-    return other_than(found, expected, _rounding, members, again, kinks, least=_least)
+def differing(
+    found: Values,
+    expected: Values,
+    members: int,
+    again: Callable[[int], Values],
+    half: torch.dtype | None,
+    kinks: bool = False,
+) -> str:
+    """How a replay differs from what it repeats; see `other_than`, and for `half` see `matmul_precision.rounding`."""
+    allowed = partial(matmul_precision.tolerance, half=half)
+    return other_than(found, expected, allowed, members, again, kinks, half=half is not None)
 
 
 def proven(
@@ -126,6 +162,7 @@ def proven(
     recorded: Run,
     again: Run,
     make: Callable[[bool], tuple[Made, Run]],
+    half: torch.dtype | None,
 ) -> tuple[Made, str]:
     """A program that gives the results of the recorded call; or the last one tried, and how it differs.
 
@@ -140,15 +177,20 @@ def proven(
         recorded: puts the gradients of the recorded call where the program puts them; returns its results.
         again: makes the call once more; likewise.
         make: creates a program, with or without choosing kernels, and what runs it with its inputs filled in.
+        half: see `matmul_precision.rounding`.
     """
+    after = state.snapshot()
+    restore()
+    before = changeable(state)
+    after()
 
     def compared(run: Run, kinks: bool = False) -> str:
         with left_alone(state):
-            expected = outcome(state, recorded, lambda: None)
+            expected = outcome(state, recorded, lambda: None, before)
             try:
                 found = outcome(state, torch.no_grad()(run), restore)
-                nudged = partial(nudged_outcome, state, again, restore)
-                difference = differing(found, expected, len(state), nudged, kinks)
+                nudged = partial(nudged_outcome, state, again, restore, half)
+                difference = differing(found, expected, len(state), nudged, half, kinks)
             except Exception as error:
                 return failure(error)
         return f"replayed, it {difference}" if difference else ""
@@ -176,22 +218,3 @@ def placed(results: Sequence[Tensor], gradients: Sequence[tuple[Tensor, Tensor]]
 def failure(error: Exception) -> str:
     """The reason not to replay a program that raised an error."""
     return f"replaying failed: {str(error).strip() or type(error).__name__}"
-
-
-_HALF = 2.0**-5
-"""The tolerance under autocast, relative to the largest value; the results of wrong programs differ much more."""
-
-
-def _rounding(tensor: Tensor) -> float:
-    """The tolerance relative to the largest value: 64 times the rounding of sums, or 8 times that of factors which are
-    rounded to fewer bits.
-
-    The memory layout may change the order of sums.
-    """
-    return max(64 * torch.finfo(tensor.dtype).eps, 8 * matmul_precision.rounding(tensor), _least())
-
-
-def _least(kind: str = "") -> float:
-    """The tolerance relative to the largest value of a kind: under autocast, where rounding to 16 bits may turn a unit
-    on or off, and change its sample's share of a gradient."""
-    return 0.0 if half_under_way() is None else _HALF

@@ -1,4 +1,4 @@
-"""Embedding tables of all members as one table, in which each member looks up its own part.
+"""Embedding tables of all members, in which each member looks up its own rows where they are.
 
 `vmap`'s own rule gives wrong gradients (torch 2.13): with a padding index, and indices that differ by member, only the
 first member's padding row is excluded from learning.
@@ -6,11 +6,13 @@ first member's padding row is excluded from learning.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from hfta_nb.engine.members.untraced import untraced
@@ -19,24 +21,57 @@ from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments
 _NAMES = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 
 
+class _Lookup(torch.autograd.Function):
+    """Rows of the tables of all members.
+
+    The tables of an array are parts of its members' rows in memory (`Arena`), with other parameters in between. One
+    table of all of them would be a copy. Instead, rows are looked up in the memory of the tables and of what lies
+    between: it is seen as one table, whose rows begin at each common divisor of the distances of rows and members, and
+    overlap.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, table: Float[Tensor, "M V D"], index: Int[Tensor, " M *N"], padding: int | None, by_frequency: bool
+    ) -> Float[Tensor, " M *N D"]:
+        ctx.save_for_backward(index)
+        ctx.rows, ctx.padding, ctx.by_frequency = table.shape[1], padding, by_frequency
+        (members, rows, width), (apart, below, beside) = table.shape, table.stride()
+        step = math.gcd(apart, below) or 1
+        count = ((members - 1) * apart + (rows - 1) * below) // step + 1
+        window = table.as_strided((count, width), (step, beside), table.storage_offset())
+        at = index if below == step else index * (below // step)
+        return torch.embedding(window, at + _first(index, apart // step))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (index,), (grad,) = ctx.saved_tensors, grads
+        members, rows = len(index), ctx.rows
+        at, count, aside = index + _first(index, rows), members * rows, -1
+        if ctx.padding is not None:  # one more row takes what the padding rows of all members would learn
+            at, aside, count = at.masked_fill(index == ctx.padding % rows, count), count, count + 1
+        found = torch.ops.aten.embedding_dense_backward(grad, at, count, aside, ctx.by_frequency)
+        return found[: members * rows].view(members, rows, -1), None, None, None
+
+
+def _first(index: Tensor, rows: int) -> Tensor:
+    """By member, the number of its first row, with the axes of `index`."""
+    return torch.arange(len(index), device=index.device).view(-1, *[1] * (index.ndim - 1)) * rows
+
+
 def _embedding(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given = arguments(_NAMES, args, kwargs)
     index, weight, padding = given["input"], given["weight"], given.get("padding_idx")
     if not context.batched(weight) and not (context.batched(index) and padding is not None):
         return function(*args, **kwargs)
-    context.note(function, "one table for all members")
+    context.note(function, "in the tables of all members, without a copy")
     with context.outside():
         table, own = context.stacked(weight), context.stacked(index)
-        rows = table.shape[1]
-        _check(own, rows)
+        _check(own, table.shape[1])
         if given.get("max_norm") is not None:
             _shrink(table, own, float(given["max_norm"]), float(given.get("norm_type", 2.0)))
-        first = torch.arange(context.members, device=own.device).view(-1, *[1] * index.ndim) * rows
-        flat = table.reshape(-1, *table.shape[2:])
-        out: Tensor = F.embedding(own + first, flat, scale_grad_by_freq=bool(given.get("scale_grad_by_freq")))
-        if padding is not None:
-            still = own.eq(padding % rows).unsqueeze(-1)
-            out = torch.where(still, out.detach(), out)
+        by_frequency = bool(given.get("scale_grad_by_freq"))
+        out: Tensor = _Lookup.apply(table, own, padding, by_frequency)  # type: ignore[no-untyped-call]
         return context.wrapped(out)
 
 

@@ -23,6 +23,7 @@ from hfta_nb.engine.array.access import (
 )
 from hfta_nb.engine.array.inspect import program_of
 from hfta_nb.engine.array.saving import tensors_of
+from hfta_nb.engine.array.schedule_tuner import ended
 from hfta_nb.errors import out_of_memory
 from hfta_nb.models.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau
@@ -118,7 +119,7 @@ class ArrayStep(TunedStep):
     def train(self, x: Any, y: Any, keep: ScoreSink | None = None) -> Scores:
         if not self.array.training:
             self.array.train()
-        self.choose_schedule(x, y)
+        ended(self.choose_schedule(x, y))
         graph = self.graph if self.extras.accumulation is None else None  # else steps are not alike
         scores = self._made(x, y, keep) if graph is None else self._in_graph(graph, x, y, keep)
         self.steps, self.done = self.steps + 1, 0
@@ -242,8 +243,9 @@ class ArrayStep(TunedStep):
 
         after = None if keep is None else Epilogue(lambda v, scores: self.hand(keep, scores, given(v)[1]), keep)
         guards = self._guards(due, x, y)
-        draws = any(isinstance(guard, Program) and guard.draws for guard in guards or ())
-        scores = graph.run(kind, inputs.leaves, guards, action, rewind, after, draws)
+        programs = [guard for guard in guards or () if isinstance(guard, Program)]
+        draws, half = any(p.draws for p in programs), next((p.half for p in programs if p.half), None)
+        scores = graph.run(kind, inputs.leaves, guards, action, rewind, after, draws, half)
         notes = graph.notes()
         if notes != self.array.step_notes:
             self.array.step_notes = notes

@@ -10,7 +10,7 @@ scales are read from the device, so that they may change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,10 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array import FusedArray, MemberGenerators
 from hfta_nb.engine.array.inspect import graphs_of, strictly
-from hfta_nb.engine.comparison import nudge, other_than, saved, streams_by_member
+from hfta_nb.engine.comparison import Saved, nudge, other_than, streams_by_member
+from hfta_nb.engine.distances import Change
 from hfta_nb.engine.kernels.capture import NO_ROOM, Backend, Capture, Graph, Part
+from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.train.step.step_protocol import Scores, ScoreSink
 
 WARM_STEPS = 2
@@ -138,6 +140,7 @@ class StepGraph:
         rewind: Callable[[], None],
         after: Epilogue | None = None,
         draws: bool = True,
+        half: torch.dtype | None = None,
     ) -> Scores:
         """One step.
 
@@ -149,6 +152,7 @@ class StepGraph:
             rewind: puts back what it notes on the host, so that it can be made once more.
             after: what becomes of the scores, which are not returned then: captured with the step where that can be.
             draws: the step draws random numbers of the members.
+            half: the dtype of 16-bit numbers that it computes with, if there are any.
         """
         known = self._kinds.get(kind) or self._new(kind, leaves)
         capture = known.capture
@@ -160,7 +164,7 @@ class StepGraph:
         due, buffers = capture.is_due(), known.fill(leaves)
         whole = action if guard is None else _followed(action, after)
         if due:
-            self._attempt(known, partial(whole, buffers), rewind, None if guard is None else after, draws)
+            self._attempt(known, partial(whole, buffers), rewind, None if guard is None else after, draws, half)
         if known.captured is not None:
             scores = known.replay(buffers)
         elif due or capture.reason:
@@ -185,13 +189,14 @@ class StepGraph:
         rewind: Callable[[], None],
         within: Epilogue | None,
         draws: bool,
+        half: torch.dtype | None,
     ) -> None:
         """Capture a step; where something was captured with it in vain, try without that from now on."""
         kept = within.keep.tensors() if within else ()
         tensors = {**self._state(), **{f"metric {i}": value for i, value in enumerate(kept)}}
 
         def save() -> Callable[[], None]:
-            put_back = saved(tensors.values(), self.backend.generators)
+            put_back = Saved(tensors.values(), self.backend.generators)
 
             def restore() -> None:
                 put_back()
@@ -200,13 +205,14 @@ class StepGraph:
             return restore
 
         capture = known.capture
-        capture.attempt(self.backend, [Part(action, draws)], save, partial(self._other, tensors))
+        capture.attempt(self.backend, [Part(action, draws)], save, partial(self._other, tensors, half))
         if within is not None and capture.reason not in ("", NO_ROOM):
             known.apart, capture.reason = capture.reason, ""
 
     def _other(
         self,
         tensors: Mapping[str, Tensor],
+        half: torch.dtype | None,
         restore: Callable[[], None],
         action: Callable[[], Scores],
         replay: Callable[[], Scores],
@@ -214,21 +220,25 @@ class StepGraph:
         """How the captured step differs from the step; empty where both come to the same."""
         generators = self.backend.generators
 
-        def outcome(run: Callable[[], Scores]) -> dict[str, Tensor]:
+        def outcome(run: Callable[[], Scores]) -> dict[str, Tensor | Change]:
+            start = Saved(tensors.values(), generators)
             with self._strictly():
                 scores = run()
-            found = {**tensors, **{f"score {name}": value for name, value in scores.items()}}
-            return {name: value.clone() for name, value in found.items()} | streams_by_member(generators)
+            return _outcome(start, scores, Saved(tensors.values(), generators), tensors, generators)
 
-        def nudged() -> dict[str, Tensor]:
+        def nudged(number: int) -> dict[str, Tensor | Change]:
             restore()
-            nudge(tensors.values(), _eps, torch.Generator().manual_seed(0))
+            draw = torch.Generator().manual_seed(number)
+            for name, tensor in tensors.items():  # the others are not cast
+                cast = half if name.startswith("parameter") else None
+                nudge([tensor], partial(matmul_precision.rounding, half=cast), draw)
             return outcome(action)
 
         restore()
         expected = outcome(action)
         restore()
-        return other_than(outcome(replay), expected, _tolerance, len(generators), nudged, near=False)
+        allowed, rounds = partial(matmul_precision.tolerance, half=half), half is not None
+        return other_than(outcome(replay), expected, allowed, len(generators), nudged, near=False, half=rounds)
 
 
 def graph_of(array: FusedArray, state: Callable[[], Mapping[str, Tensor]]) -> StepGraph | None:
@@ -241,6 +251,22 @@ def graph_of(array: FusedArray, state: Callable[[], Mapping[str, Tensor]]) -> St
     return None if backend is None else StepGraph(backend, state, lambda: strictly(array))
 
 
+def _outcome(
+    start: Saved, scores: Scores, end: Saved, tensors: Iterable[str], generators: MemberGenerators
+) -> dict[str, Tensor | Change]:
+    """What a step comes to: changes of tensors, scores, random streams.
+
+    Args:
+        start, end: the tensors before and after the step.
+        scores: what it gives.
+        tensors: the names of those that are saved.
+        generators: of the members, as they are after the step.
+    """
+    found: dict[str, Tensor | Change] = dict(zip(tensors, map(Change, start.values, end.values), strict=True))
+    found |= {f"score {name}": value.clone() for name, value in scores.items()}
+    return found | streams_by_member(generators)
+
+
 def _followed(action: Action, after: Epilogue | None) -> Action:
     """The step and what follows it."""
     if after is None:
@@ -251,12 +277,3 @@ def _followed(action: Action, after: Epilogue | None) -> Action:
         return {}
 
     return both
-
-
-def _eps(tensor: Tensor) -> float:
-    return torch.finfo(tensor.dtype).eps
-
-
-def _tolerance(tensor: Tensor) -> float:
-    """Up to the order of sums, which may differ from run to run on a GPU."""
-    return 64 * _eps(tensor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from hfta_nb.engine.array import FusedArray
@@ -35,9 +36,12 @@ class TunedStep:
         """Whether `choose_schedule` takes time, as nothing is known about such steps."""
         return self.tuning is not None and self.tuning.measures(self._tuned(x, y))
 
-    def choose_schedule(self, x: Any, y: Any) -> None:
-        """Set the array to the block size that is fastest with such a batch, if that is asked for; nothing else
-        changes."""
+    def choose_schedule(self, x: Any, y: Any) -> Generator[str, None, None]:
+        """Set the array to the block size that is fastest with such a batch, if asked for; nothing else changes.
+
+        Yields:
+            How many have been tried, for people.
+        """
         tuning, self.tuning = self.tuning, None
         if tuning is None:
             return
@@ -48,7 +52,7 @@ class TunedStep:
                 if not update.follows:
                     self._differentiated(update, x, y)
 
-        tuning.choose(self._tuned(x, y), differentiated)
+        yield from tuning.choose(self._tuned(x, y), differentiated)
 
     def _tuned(self, x: Any, y: Any) -> Any:
         """What steps depend on that take as long as one with this batch."""

@@ -284,7 +284,7 @@ def _right(run: _Run, plain: _Run, called: Callable[..., Any], given: Any, named
     wanted = _floats(exact, {k: v for k, v in named.items() if not isinstance(v, Tensor)})
     results = [{str(i): t.double() for i, t in enumerate(each)} for each in (found, wanted, own)]
     least = _ERROR * max(map(matmul_precision.rounding, found), default=0.0)
-    return not compare(results[0], results[1], lambda _: least, again=lambda: results[2], factor=_ERROR)
+    return not compare(results[0], results[1], lambda _: least, again=lambda number: results[2], factor=_ERROR)
 
 
 def _ends(given: Any) -> Callable[[Any], Any]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from hfta_nb.engine.comparison import HALVES
 from hfta_nb.engine.members.own_draws import alone
 
 ONEDNN = "bf16"
@@ -53,6 +54,11 @@ def get() -> str:
     return _getter("mkldnn", "matmul") if resting is None else resting
 
 
+def on_cpu() -> tuple[str, ...]:
+    """The meaning of float32 in oneDNN's products, convolutions and recurrent layers."""
+    return (get(), *(() if _getter is None else (_getter("mkldnn", "conv"), _getter("mkldnn", "rnn"))))
+
+
 _ON_GPU = ("matmul", "conv", "rnn")
 
 TF32 = 2.0**-10
@@ -67,10 +73,30 @@ def float32(device: torch.device) -> tuple[str, ...]:
     return tuple(_getter("cuda", operator) for operator in _ON_GPU)
 
 
-def rounding(tensor: torch.Tensor) -> float:
-    """The relative rounding of a tensor's dtype on its device with torch's current settings."""
-    own = torch.finfo(tensor.dtype).eps
+def rounding(tensor: torch.Tensor, half: torch.dtype | None = None) -> float:
+    """The relative rounding of a tensor's dtype on its device with torch's current settings.
+
+    Args:
+        tensor: any.
+        half: the dtype of 16-bit numbers from which a tensor of a wider dtype comes, as under autocast.
+    """
+    own = max(torch.finfo(dtype).eps for dtype in (tensor.dtype, half) if dtype is not None)
     return max(own, TF32) if tensor.dtype == torch.float32 and "tf32" in float32(tensor.device) else own
+
+
+_OF_HALF = 2.0**-5
+"""The tolerance for what comes from 16-bit numbers: four times the last bit of bfloat16."""
+
+
+def tolerance(tensor: torch.Tensor, half: torch.dtype | None = None) -> float:
+    """The tolerance relative to a tensor's own size: 64 times the rounding of sums, or 8 times that of factors which
+    are rounded to fewer bits; arguments as for `rounding`.
+
+    The memory layout may change the order of sums.
+    """
+    if half is not None or tensor.dtype in HALVES:
+        return _OF_HALF
+    return max(64 * torch.finfo(tensor.dtype).eps, 8 * rounding(tensor))
 
 
 def switch(setting: str) -> partial[Any]:

@@ -21,6 +21,7 @@ Known to be safe, without a child:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import math
@@ -28,6 +29,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -123,7 +125,7 @@ def _tried(calls: Mapping[str, Tried], known: Kept) -> bool:
 
 
 def _child(calls: Sequence[Tried]) -> tuple[int | None, list[str]]:
-    """The exit code, or None if there is none, and the output; failures are no errors."""
+    """The exit code, 0 if the child goes on, or None if there is none, and the output; failures are no errors."""
     code: int | None = None
     output = b""
     with contextlib.suppress(OSError, ValueError, TypeError, subprocess.SubprocessError):
@@ -139,18 +141,98 @@ def _child(calls: Sequence[Tried]) -> tuple[int | None, list[str]]:
                 for c in calls
             ],
         }
-        done = subprocess.run(
+        code, output = _CHILDREN.ask(json.dumps(task).encode())
+    return code, output.decode(errors="replace").split()
+
+
+class _Children:
+    """One child process at a time, which is asked again until it ends: to import torch takes it seconds.
+
+    It ends by itself when it is not asked for a minute, or when this process has ended.
+
+    Attributes:
+        started_s: how long this process has waited for children to start.
+    """
+
+    def __init__(self) -> None:
+        self.started_s = 0.0
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._kind: Any = None
+
+    def ask(self, task: bytes) -> tuple[int | None, bytes]:
+        """The exit code, 0 if the child goes on, or None if it took too long, and what it has written."""
+        with self._lock:
+            fresh = self._started()
+            code, output = self._asked(task, fresh)
+            if code == 0 and not output and not fresh:  # it has just ended, as it had not been asked for long
+                code, output = self._asked(task, self._started())
+            return code, output
+
+    def _started(self) -> bool:
+        """Start a child unless there is one of this process, with the same environment; whether one was started."""
+        kind = os.getpid(), _CHILD, _environment()
+        if self._process is not None and self._process.poll() is None and self._kind == kind:
+            return False
+        if self._process is not None and self._kind[0] == kind[0]:
+            self.close()
+        self._process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD)],
-            input=json.dumps(task).encode(),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=_environment(),
-            timeout=_TIME_S,
+            env=kind[2],
             start_new_session=True,  # an interrupt of the kernel is sent to its whole process group
-            check=False,
         )
-        code, output = done.returncode, done.stdout
-    return code, output.decode(errors="replace").split()
+        self._kind = kind
+        return True
+
+    def _asked(self, task: bytes, fresh: bool) -> tuple[int | None, bytes]:
+        process, output = self._process, b""
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        begin = time.perf_counter()
+        late = threading.Timer(_TIME_S, process.kill)
+        late.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):  # how it has ended is found below
+                process.stdin.write(task + b"\n")
+                process.stdin.flush()
+            for line in process.stdout:
+                if fresh and not output:
+                    self.started_s += time.perf_counter() - begin
+                output += line
+                if line == b"end\n":
+                    return 0, output
+            code = process.wait()
+            return (None if late.finished.is_set() else code), output
+        finally:
+            late.cancel()
+
+    def close(self) -> None:
+        """End the child."""
+        process, self._process = self._process, None
+        if process is None or self._kind[0] != os.getpid():
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):  # what was not written to it
+                    pipe.close()
+
+
+_CHILDREN = _Children()
+"""Of this process."""
+
+
+def started_s() -> float:
+    """How long this process has waited for children to start, which happens once."""
+    return _CHILDREN.started_s
+
+
+atexit.register(_CHILDREN.close)
 
 
 def _environment() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The child process of `sandbox`, started by this file's path; torch is its only import.
 
-Reads calls from standard input as JSON. Writes the number of each call before making it, and "end" after the last.
+Reads lists of calls from standard input, each a line of JSON. Writes the number of each call before making it, and
+"end" after the last. It ends with its input, or when nothing has been asked for some seconds.
 """
 
 from __future__ import annotations
@@ -9,17 +10,30 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 from typing import Any
 
 _LEAST, _ENOUGH_S = 3, 0.2
+_IDLE_S = 60.0
+"""So long it waits for more, with some 200 MB of memory."""
 
 
 def main() -> None:
     """Run all calls."""
     out = os.dup(1)
     os.dup2(2, 1)  # output of libraries
-    given = json.loads(sys.stdin.read())
+    idle: threading.Timer | None = None
+    for line in sys.stdin:
+        if idle is not None:
+            idle.cancel()
+        _run_all(json.loads(line), out)
+        idle = threading.Timer(_IDLE_S, os._exit, (0,))
+        idle.daemon = True
+        idle.start()
+
+
+def _run_all(given: dict[str, Any], out: int) -> None:
     import torch
 
     torch.set_num_threads(given["threads"])

@@ -6,6 +6,7 @@ Input: a program (`Source`). Output: a decision, with the compiled step if that 
 |---|---|
 | `decide` | whether compiling pays, and whether the compiled step gives the same numbers |
 | `compile` | a compiled step: random numbers are drawn first, then one graph runs |
-| `draws` | which draws can run first |
-| `to_fx`, `norms` | recorded calls as a `torch.fx` graph |
+| `early_draws` | which draws can run first |
+| `to_fx`, `norm_overloads` | recorded calls as a `torch.fx` graph |
+| `view_chain` | strided views of memory as view operations, through which a compiler fuses |
 """

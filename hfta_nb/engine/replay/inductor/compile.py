@@ -8,8 +8,8 @@ the members' own streams, and passed to it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,6 +21,10 @@ from hfta_nb.engine.replay.inductor.early_draws import Draws, drawn_first
 from hfta_nb.engine.replay.inductor.norm_overloads import said, unsaid
 from hfta_nb.engine.replay.inductor.to_fx import Graph
 from hfta_nb.engine.replay.source import Source
+from hfta_nb.engine.replay.trace import BufferView
+
+COMPILE_THREADS = 8
+"""The most threads or processes that compile kernels; torch's own limit, the number of cores at most, holds as well."""
 
 
 def why_not(source: Source, device: torch.device) -> str:
@@ -58,11 +62,11 @@ class Compiled:
         self._made: list[Any] = [None] * (1 + max((s for c in source.calls for s in c.makes), default=0))
         self._generators = source.generators if draws else None
         self._draws = Draws(draws, source.there, bases, self._made, source.generators)
-        graph = Graph(calls, source.there, bases, [*source.outputs, *(place for place, _ in source.gradients)])
-        self._inputs, self._outputs = graph.inputs, len(source.outputs)
-        self._buffers = [*(buffer for _, buffer in source.gradients), *graph.written]
+        graph = Graph(calls, source.there, bases, source.outputs, source.gradients)
+        self._inputs = graph.inputs
+        examples = _examples([graph.geometry(value) for value in self._inputs], source.device)
         with torch.no_grad(), torch._C._DisableAutocast():  # the trace contains the casts of an active autocast
-            self._graph = (compiler or _compiled)(graph.module, [graph.example(value) for value in self._inputs])
+            self._graph = (compiler or _compiled)(graph.module, examples)
 
     @torch.no_grad()
     def __call__(self) -> list[Tensor]:
@@ -74,14 +78,46 @@ class Compiled:
             given = [v.get(self._made) if isinstance(v, Fetch) else v for v in self._inputs]
             found: list[Tensor] = list(self._graph(*given))
         self._made[:] = [None] * len(self._made)
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, found[self._outputs :])
-        return [v.clone() for v in found[: self._outputs]]
+        return [v.clone() for v in found]
+
+
+def _examples(views: Sequence[BufferView], device: torch.device) -> list[Tensor]:
+    """Tensors without memory, of these geometries.
+
+    None shares memory with another: views of one arena which the graph writes to would else become parts of one input.
+    """
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv  # the import takes a second
+
+    with FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True):
+        memory = [torch.empty(v.offset + v.reach, dtype=v.dtype, device=device) for v in views]
+        return [m.as_strided(v.size, v.stride, v.offset) for m, v in zip(memory, views, strict=True)]
 
 
 def _compiled(module: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
+    """The compiled graph. The compiler keeps it on disk, in `torch.compile`'s cache, if a context has the environment
+    of its shapes."""
     import torch._inductor as inductor  # the import takes seconds
+    from torch._guards import TracingContext, detect_fake_mode, tracing
 
-    with inductor.config.patch(compile_threads=1):  # no processes that outlive this one
+    with _compile_threads(), tracing(TracingContext(detect_fake_mode(examples))):
         found: Callable[..., Any] = inductor.compile(module, [*examples])
         return found
+
+
+@contextmanager
+def _compile_threads() -> Iterator[None]:
+    """Kernels are compiled by several threads and processes, which end with the context unless they were there."""
+    from torch._inductor import config
+    from torch._inductor.async_compile import AsyncCompile
+
+    pools = AsyncCompile.pool, AsyncCompile.process_pool
+    before = [pool.cache_info().currsize for pool in pools]
+    with config.patch(compile_threads=min(COMPILE_THREADS, config.compile_threads or 1)):
+        try:
+            yield
+        finally:
+            for pool, there in zip(pools, before, strict=True):
+                if pool.cache_info().currsize > there:
+                    pool().shutdown()
+                    pool.cache_clear()

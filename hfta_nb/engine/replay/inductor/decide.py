@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.comparison import nudge, saved, streams_by_member
+from hfta_nb.engine.comparison import Saved, nudge, streams_by_member
+from hfta_nb.engine.distances import Change
 from hfta_nb.engine.kernels.capture import Backend, Part
 from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.kernels.strategy import matmul_precision
@@ -31,7 +32,7 @@ from hfta_nb.engine.replay.inductor.compile import Compiled, why_not
 from hfta_nb.engine.replay.inductor.norm_overloads import said
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.source import Source
-from hfta_nb.engine.replay.verify import differing
+from hfta_nb.engine.replay.verify import Outcome, differing
 
 COMPILE_MODES = ("auto", "never", "always")
 
@@ -215,7 +216,7 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
         kinks = all(buffer.dtype != torch.float64 for _, buffer in source.gradients)
         again = partial(_nudged_outcome, source, replay, restore)
         found = _outcome(source, compiled, restore)
-        trouble = differing(found, expected, len(source.generators), again, kinks)
+        trouble = differing(found, expected, len(source.generators), again, source.half, kinks)
         if trouble:
             decision.note = f"not compiled: compiled, the step {trouble}"
             return {"replayed": None, "compiled": None, "compiling": cost}
@@ -249,7 +250,7 @@ def _timed(program: Program) -> float:
 
 def _saved(source: Source) -> Callable[[], None]:
     """Undoes runs of a step: lasting effects and random streams."""
-    return saved([*_changed(source), *(buffer for _, buffer in source.gradients)], source.generators)
+    return Saved([*_changed(source), *(buffer for _, buffer in source.gradients)], source.generators)
 
 
 def _changed(source: Source) -> list[Tensor]:
@@ -262,25 +263,30 @@ def _changed(source: Source) -> list[Tensor]:
     return found
 
 
-def _outcome(source: Source, run: Callable[[], list[Tensor]], restore: Callable[[], None]) -> dict[str, Tensor]:
+def _outcome(source: Source, run: Callable[[], list[Tensor]], restore: Callable[[], None]) -> Outcome:
     """What a run comes to; see `verify.outcome`."""
     restore()
+    before = [tensor.clone() for tensor in _changed(source)]
     buffers = [buffer for _, buffer in source.gradients]
     for buffer in buffers:
         buffer.fill_(math.nan)
-    kinds = {"result": run(), "gradient": buffers, "buffer": _changed(source)}
-    found = {f"{kind} {i}": t.detach().clone() for kind, tensors in kinds.items() for i, t in enumerate(tensors)}
+    kinds = {"result": run(), "gradient": buffers}
+    found: Outcome = {f"{k} {i}": t.detach().clone() for k, tensors in kinds.items() for i, t in enumerate(tensors)}
+    after = [tensor.clone() for tensor in _changed(source)]
+    found |= {f"buffer {i}": Change(*pair) for i, pair in enumerate(zip(before, after, strict=True))}
     return found | streams_by_member(source.generators)
 
 
-def _nudged_outcome(source: Source, run: Callable[[], list[Tensor]], restore: Callable[[], None]) -> dict[str, Tensor]:
+def _nudged_outcome(
+    source: Source, run: Callable[[], list[Tensor]], restore: Callable[[], None], number: int
+) -> Outcome:
     """Likewise, when the last bits of parameters and inputs have changed, which are as before afterwards."""
     there = [tensor.detach() for tensor in source.there.values()]
-    before = saved(there, source.generators)
+    before = Saved(there, source.generators)
 
     def changed() -> None:
         restore()
-        nudge(there, matmul_precision.rounding, torch.Generator().manual_seed(0))
+        nudge(there, partial(matmul_precision.rounding, half=source.half), torch.Generator().manual_seed(number))
 
     try:
         return _outcome(source, run, changed)

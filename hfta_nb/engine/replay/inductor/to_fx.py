@@ -1,41 +1,40 @@
 """Converts recorded calls to a `torch.fx` graph; views become view operations if their strides allow it.
 
-The graph does not write to its inputs. Values that the calls write to, running statistics of batch norm included, are
-inputs with the old value and outputs with the new one. The caller copies them back.
+The graph writes to its inputs what the calls write to existing memory, running statistics of batch norm included, and
+each gradient to its destination. A compiler computes them in place.
 """
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, fx
 
 from hfta_nb.engine.replay.dynamic_call import Fetch
-from hfta_nb.engine.replay.liveness import order
-from hfta_nb.engine.replay.trace import BufferView, Instruction, NotRecordableError, places, with_views
+from hfta_nb.engine.replay.inductor.view_chain import view_chain
+from hfta_nb.engine.replay.trace import BufferView, Instruction, NotRecordableError, address, places, with_views
 
 _aten = torch.ops.aten
 
 
 class Graph:
-    """Calls as a graph, whose outputs are `results` followed by `written`.
+    """Calls as a graph, whose outputs are `results`.
 
     Args:
         calls: in order; batch norms in the form of `norms.said`.
         there: tensors of storages that exist before all calls of the step, or are constant.
         made: whole storages that the preceding draws have created.
         results: the requested results.
+        gradients: sources and destinations; no destination shares memory with another or with what the calls read.
 
     Attributes:
         module: the graph.
-        inputs: tensors, or functions that return them.
-        written: existing values that change.
+        inputs: tensors, or functions that return them. Those that the graph writes to share no memory.
 
     Raises:
-        NotRecordableError: a view of memory cannot be expressed.
+        NotRecordableError: a view of memory cannot be expressed, or a gradient's memory is read.
     """
 
     def __init__(
@@ -44,61 +43,48 @@ class Graph:
         there: Mapping[int, Tensor],
         made: Mapping[int, BufferView],
         results: Sequence[BufferView],
+        gradients: Sequence[tuple[BufferView, Tensor]] = (),
     ) -> None:
+        if {address(t) for t in there.values()} & {address(buffer) for _, buffer in gradients}:
+            raise NotRecordableError("it reads the memory of its gradients")
         self.inputs: list[Tensor | Fetch] = []
-        self.written: list[Tensor] = []
         self._there, self._made, self._graph = there, made, fx.Graph()
         self._bases: dict[int, tuple[fx.Node, BufferView]] = {}
         self._given: dict[BufferView, fx.Node] = {}
-        self._cells: dict[BufferView, fx.Node] = {}
-        changes = {s for c in calls for s in c.changes()}
-        self._take([*(p for c in calls for p in _touched(c)), *results], changes)
+        self._written = {s for c in calls for s in c.writes}
+        sources = [place for place, _ in gradients]
+        self._take([*(p for c in calls for p in _touched(c)), *results, *sources])
+        destinations = [self._placeholder(buffer) for _, buffer in gradients]
         for call in calls:
             self._call(call)
-        nodes = [self._read(p) for p in results]
-        for place, node in self._cells.items():
-            self.written.append(_view(there[place.storage], place))
-            nodes.append(node)
-        self._graph.output(tuple(nodes))
+        for place, node in zip(sources, destinations, strict=True):
+            self._graph.call_function(_aten.copy_.default, (node, self._read(place)))
+        self._graph.output(tuple(self._read(p) for p in results))
         self.module = fx.GraphModule(torch.nn.Module(), self._graph)
 
-    def example(self, given: Tensor | Fetch) -> Tensor:
-        """An example of an input."""
-        if isinstance(given, Tensor):
-            return given
-        base = self._made[given.storage]
-        device = next(iter(self._there.values())).device
-        return torch.empty_strided(base.size, base.stride, dtype=base.dtype, device=device)
+    def geometry(self, given: Tensor | Fetch) -> BufferView:
+        """The geometry of an input."""
+        if isinstance(given, Fetch):
+            return self._made[given.storage]
+        return BufferView(0, tuple(given.shape), given.stride(), int(given.storage_offset()), given.dtype)
 
     # Inputs.
 
-    def _take(self, wanted: Sequence[BufferView], changes: Collection[int]) -> None:
+    def _take(self, wanted: Sequence[BufferView]) -> None:
         """Placeholders for values that the calls do not create; they come first in a graph."""
         seen: dict[int, list[BufferView]] = {}
         for place in dict.fromkeys(wanted):
             seen.setdefault(place.storage, []).append(place)
-        copied: list[tuple[BufferView, fx.Node]] = []
         for storage, found in seen.items():
             if storage in self._made:
-                base = self._made[storage]
-                node = self._placeholder(Fetch(storage, None))
-                self._bases[storage] = node, base
-                copied += [(base, node)] if storage in changes else []
+                self._bases[storage] = self._placeholder(Fetch(storage, None)), self._made[storage]
             elif storage in self._there:
-                parts = found
-                if storage in changes and not _apart(found, self._there[storage]):
-                    parts = [_whole(storage, self._there[storage])]
-                nodes = [self._placeholder(_view(self._there[storage], part)) for part in parts]
-                if storage in changes:
-                    copied += zip(parts, nodes, strict=True)
+                tensor = self._there[storage]
+                if storage in self._written and not _apart(found, tensor):
+                    whole = _whole(storage, tensor)
+                    self._bases[storage] = self._placeholder(_view(tensor, whole)), whole
                 else:
-                    self._given.update(zip(parts, nodes, strict=True))
-        for place, node in copied:
-            node = self._graph.call_function(_aten.clone.default, (node,))
-            if place.storage in self._made:
-                self._bases[place.storage] = node, place
-            else:
-                self._cells[place] = node
+                    self._given.update({part: self._placeholder(_view(tensor, part)) for part in found})
 
     def _placeholder(self, value: Tensor | Fetch) -> fx.Node:
         self.inputs.append(value)
@@ -117,41 +103,25 @@ class Graph:
                 self._bases[place.storage] = part, place
 
     def _read(self, place: BufferView) -> fx.Node:
-        for known in (self._given, self._cells):
-            if place in known:
-                return known[place]
-        whole = next((p for p in self._cells if p.storage == place.storage), None)
-        if whole is not None:
-            node, base = self._cells[whole], whole
-        elif place.storage in self._bases:
-            node, base = self._bases[place.storage]
-        else:
+        if place in self._given:
+            return self._given[place]
+        if place.storage not in self._bases:
             raise NotRecordableError("a result that no call made")
+        node, base = self._bases[place.storage]
         if place.dtype != base.dtype:
             raise NotRecordableError("memory seen as another type")
         return self._seen_as(node, base, place)
 
     def _seen_as(self, node: fx.Node, base: BufferView, place: BufferView) -> fx.Node:
         """`place` as a view of `base`, by operations that the compiler can analyse, if possible."""
-        call = self._graph.call_function
-        if (base.size, base.stride, base.offset) == (place.size, place.stride, place.offset):
-            return node
-        wide = [
-            i for i, (size, stride) in enumerate(zip(place.size, place.stride, strict=True)) if not stride and size > 1
-        ]
-        narrow = place.permuted([i for i in range(len(place.size)) if i not in wide])
-        found = None
-        if base.offset == place.offset:
-            axes = order(base, narrow)
-            if axes is not None:
-                found = call(_aten.permute.default, (node, axes))
-            elif math.prod(narrow.size) == math.prod(base.size) and all(p.operand.contiguous for p in (base, narrow)):
-                found = call(_aten.view.default, (node, list(narrow.size)))
-        if found is None:
-            return call(_aten.as_strided.default, (node, list(place.size), list(place.stride), place.offset))
-        for axis in wide:
-            found = call(_aten.unsqueeze.default, (found, axis))
-        return call(_aten.expand.default, (found, list(place.size))) if wide else found
+        chain = view_chain(base, place)
+        if chain is None:
+            chain = [(_aten.as_strided.default, (list(place.size), list(place.stride), place.offset))]
+        for function, args in chain:
+            if function is _aten.view.default and place.storage not in self._written:
+                function = _aten.reshape.default  # right with any strides, which a compiler may choose otherwise
+            node = self._graph.call_function(function, (node, *args))
+        return node
 
 
 def _touched(call: Instruction) -> list[BufferView]:
