@@ -53,7 +53,7 @@ def test_without_memory_for_a_capture_the_step_is_made_without_it(where: str, mo
         def saved(*_: Any) -> Any:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-        monkeypatch.setattr(graph, "saved", saved)
+        monkeypatch.setattr(graph, "Saved", saved)
     elif where == "replay":
         before(Program, "run")
     elif where == "optimizer":
