@@ -1,9 +1,11 @@
 """All measurements that need a GPU, in runs of 9 minutes, for machines that are lent for a short time.
 
-The most important parts come first. A run completes the parts that fit into its time, and prints the remaining ones and
-the command that continues; results are written to disk as they are measured. No package of Jupyter is needed.
+The most important parts come first: the suite's targets, then tests. A run completes the parts that fit into its time,
+and prints the remaining ones and the command that continues; results are written to disk as they are measured, and
+compilers' caches are handed on to the next run. No package of Jupyter is needed.
 
-    python -m benchmarks.gpu [--minutes 9] [--out FOLDER] [--parts tests,graphs,...]
+    bash benchmarks/gpu_calls.sh 1                      # then 2, then 3
+    python -m benchmarks.gpu [--minutes 9] [--call 1] [--out FOLDER] [--parts tests,graphs,...]
     python -m benchmarks.gpu --device cpu --quick       # to see that it works
 """
 
@@ -16,10 +18,13 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +36,29 @@ NEEDED = ("torch", "numpy", "psutil", "jaxtyping", "safetensors", "cloudpickle")
 TESTS = ("contract/test_cuda_steps", "contract/test_cuda_graphs", "contract/test_streams", "contract/test_step_scores",
          "contract/test_step_graph", "contract/test_waiting", "telemetry/test_gpu")  # fmt: skip
 """The test files that are specific to a GPU come first; then all others that take a device."""
-HFTA = (("bert", 1.0), ("transformer", 0.7), ("pointnet_cls", 0.7), ("dcgan", 2.0), ("resnet18", 2.5),
-        ("mobilenet_v3_large", 2.5), ("pointnet_seg", 0.7))  # fmt: skip
-"""Models with their shares of the time, on an H200 about the minutes that they take; those of convolutions take long,
-as cuDNN plans the kernels of each new shape."""
+Measured = tuple[str, str, str, float]
+"""A row of the suite: model, members, modes, and minutes on an H200; convolutions take long, as cuDNN plans the kernels
+of each new shape."""
+FIRST: tuple[Measured, ...] = (
+    ("pointnet_cls", "8", "serial,vmap,ours,ours_compiled,ours_together,ours_compiled_together", 1.2),
+    ("transformer", "8", "serial,vmap,ours,ours_compiled,ours_together,ours_compiled_together", 1.2),
+    ("bert", "8", "serial,vmap,ours,ours_compiled,ours_compiled_together", 1.5),
+    ("dcgan", "8", "serial,vmap,ours,ours_compiled", 1.5),
+)
+"""The models that tell whether compiled steps are to be the default; they are compiled beforehand, all at once."""
+THEN: tuple[Measured, ...] = (
+    ("resnet18", "8", "serial,ours,ours_compiled", 2.0),
+    ("mobilenet_v3_large", "8", "serial,ours,ours_compiled", 2.0),
+    ("pointnet_seg", "8", "serial,vmap,ours,ours_compiled_together", 1.0),
+    ("transformer,pointnet_cls,bert,dcgan,resnet18", "1", "serial,ours", 1.8),
+    ("transformer,pointnet_cls", "32", "serial,ours", 1.2),
+    ("resnet18,mobilenet_v3_large", "4", "serial,vmap", 1.0),
+)
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+"""Variables with the folders of compilers' caches, which a run hands on to the next."""
+FOLDER, CARRIED = "caches", "caches.tgz"
+CARRIED_MOST = 16 << 20
+"""The most bytes of an archive that is handed on."""
 TOLD = 3000
 """The number of characters at the end of a part's output that are kept beside its status; the log has all of it."""
 ENDING_S = 5.0
@@ -79,23 +103,32 @@ class Outcome:
 def parts(device: str, out: Path, quick: bool) -> list[Part]:
     """All of them, in order."""
     tiny = ("--quick",) if quick else ()
-    suite = ("-m", "benchmarks", "--device", device, "--busy-ok", "--resume", *tiny)
+    suite = ("-m", "benchmarks", "--device", device, "--busy-ok", *tiny)
     few = ("--rounds", "3" if quick else "5", "--lap", "0.01" if quick else "0.1")
-    members = "1,2" if quick else "8,1,32"
-    found = [
-        Part("imports", ("-c", _IMPORTS), 0.5),
-        Part("tests", _tests(device), 3.0, ("pytest", "hypothesis")),
-        Part("graphs", ("benchmarks/graphs.py", "--device", device, *_smaller(quick)), 2.5),
-    ]
-    for model, share in HFTA:
-        how = ("--models", model, "--precisions", "bf16", "--members", members, "--modes", "serial,vmap,ours")
-        found.append(Part(f"suite {model}", (*suite, *how, *few, "--out", str(out / "suite_gpu.jsonl")), share))
+    found = [Part("imports", ("-c", _IMPORTS), 0.3)]
+
+    def suite_parts(rows: Sequence[Measured]) -> list[Part]:
+        measured = []
+        for model, members, modes, share in rows:
+            members = str(min(2, int(members))) if quick else members
+            how = ("--models", model, "--precisions", "bf16", "--members", members, "--modes", modes)
+            words = (*suite, *how, *few, "--resume", "--out", str(out / "suite_gpu.jsonl"))
+            measured.append(Part(f"suite {model} x {members}", words, share))
+        return measured
+
+    once = ("--modes", "ours_compiled,ours_compiled_together", "--precisions", "bf16", "--rounds", "1", "--lap", "0.01")
+    compiled = [(*suite, "--models", model, "--members", "2" if quick else "8", *once) for model, *_ in FIRST]
+    found.append(Part("compile", ("-c", _BESIDE, json.dumps(compiled)), 2.5))
+    found += [*suite_parts(FIRST), *suite_parts(THEN)]
+    found.append(Part("tests", _tests(device), 2.5, ("pytest", "hypothesis")))
     names = "float32,bf16" if device == "cpu" else "float32,tf32,bf16,fp16"
-    how = ("--models", "mlp,cnn,lstm,transformer", "--members", "2" if quick else "8", "--modes", "serial,vmap,ours")
-    precise = (*suite, *how, *few, "--precisions", names, "--out", str(out / "precision_gpu.jsonl"))
+    members = "2" if quick else "8"
+    how = ("--models", "transformer,bert", "--members", members, "--modes", "serial,jax,ours", "--precisions", "bf16")
+    found.append(Part("jax", (*suite, *how, *few, "--resume", "--out", str(out / "jax_gpu.jsonl")), 1.2, ("jax",)))
+    found.append(Part("graphs", ("benchmarks/graphs.py", "--device", device, *_smaller(quick)), 1.5))
+    how = ("--models", "mlp,cnn,lstm,transformer", "--members", members, "--modes", "serial,vmap,ours")
+    precise = (*suite, *how, *few, "--precisions", names, "--resume", "--out", str(out / "precision_gpu.jsonl"))
     found.append(Part("precision", precise, 1.5))
-    how = ("--models", "mlp,transformer", "--members", "2" if quick else "8,32", "--modes", "serial,jax,ours")
-    found.append(Part("jax", (*suite, *how, *few, "--out", str(out / "jax_gpu.jsonl")), 1.0, ("jax",)))
     memory = ("--members", "1", "2", "--models", "mlp") if quick else ()
     found.append(Part("memory", ("benchmarks/memory.py", "--device", device, *memory), 0.75))
     brief = ("--models", "mlp", "--members", "2", "--passes", "2", *tiny) if quick else ()
@@ -124,6 +157,14 @@ sys.exit(bool(far))
 """
 
 
+_BESIDE = """
+import json, subprocess, sys
+running = [subprocess.Popen([sys.executable, *words]) for words in json.loads(sys.argv[1])]
+sys.exit(max(process.wait() for process in running))
+"""
+"""Several commands at the same time."""
+
+
 def _tests(device: str) -> tuple[str, ...]:
     """The command of the tests: only those on a GPU, on several cores if pytest supports it; warnings are no
     failures."""
@@ -145,7 +186,7 @@ def _smaller(quick: bool) -> tuple[str, ...]:
 
 def shown(part: Part) -> str:
     """The part's command for people."""
-    return " ".join(["python", *(w if w != _IMPORTS else "'...'" for w in part.words)])
+    return " ".join(["python", *("'...'" if w in (_IMPORTS, _BESIDE) else w for w in part.words)])
 
 
 def lacking(names: tuple[str, ...]) -> list[str]:
@@ -161,6 +202,7 @@ def run(part: Part, most_s: float, out: Path) -> Outcome:
     begin = time.perf_counter()
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "BENCHMARKS_RESULTS": str(out)}
+    own |= {variable: str(out / FOLDER / name) for variable, name in CACHES.items()}
     with (out / "gpu.log").open("ab") as log:
         log.write(f"\n==== {part.name}: {shown(part)}\n".encode())
         log.flush()
@@ -210,6 +252,7 @@ def main() -> int:
     out = Path(os.environ.get("OUT") or RESULTS)
     parser.add_argument("--out", type=Path, default=out, help="folder of the files; default $OUT or benchmarks/results")
     parser.add_argument("--parts", default="", help="names of parts, or their beginnings; default all")
+    parser.add_argument("--call", type=int, default=1, help="the parts of this call, where each takes that long")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="tiny models, to see that it works")
     given = parser.parse_args()
@@ -226,7 +269,12 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     wanted = tuple(filter(None, given.parts.split(",")))
     chosen = [p for p in parts(given.device, given.out, given.quick) if not wanted or p.name.startswith(wanted)]
-    chosen, later = (chosen, []) if given.quick else fitting(chosen, given.minutes)
+    later: list[Part] = []
+    if not given.quick:
+        later = chosen
+        for _ in range(given.call):
+            chosen, later = fitting(later, given.minutes)
+    unpack(given.out)
     until = time.perf_counter() + 60 * given.minutes
     outcomes: list[Outcome] = []
     for number, part in enumerate(chosen):
@@ -241,6 +289,7 @@ def main() -> int:
         state = "not finished" if last.status is None else "done" if not last.status else f"failed ({last.status})"
         print(f"{last.name}: {state}, {last.took_s} s of {most_s:.0f}\n{last.end[-800:]}\n", flush=True)
         _keep(given.out, outcomes, later)
+    pack(given.out)
     if later:
         names = ",".join(part.name for part in later)
         print(f'not reached: {names}\ngo on: python -m benchmarks.gpu --minutes {given.minutes:g} --parts "{names}"')
@@ -256,6 +305,27 @@ def fitting(chosen: list[Part], minutes: float) -> tuple[list[Part], list[Part]]
             break
         count += 1
     return chosen[:count], chosen[count:]
+
+
+def unpack(out: Path) -> None:
+    """Let all parts use the caches that an earlier run has left in the folder, or beside this file."""
+    for place in (out, RESULTS.parent):
+        if (place / CARRIED).is_file():
+            with tarfile.open(place / CARRIED) as archive:
+                archive.extractall(out, filter="data")
+            return
+
+
+def pack(out: Path) -> None:
+    """Leave the caches for the next run as one file, unless that is too large."""
+    folder, archive = out / FOLDER, out / CARRIED
+    if not folder.is_dir():
+        return
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(folder, arcname=FOLDER)
+    shutil.rmtree(folder)
+    if archive.stat().st_size > CARRIED_MOST:
+        archive.unlink()
 
 
 def _keep(out: Path, outcomes: list[Outcome], later: list[Part]) -> None:

@@ -122,7 +122,7 @@ SINGLE_MODULES = {
     ("models.recipes", "engine.members"): _DRAWS,
     # captures whatever runs, an array or a plain module
     ("train.step", "engine.kernels"): {
-        "hfta_nb.engine.kernels.cuda_graphs",
+        "hfta_nb.engine.kernels.capture",
         "hfta_nb.engine.kernels.strategy.matmul_precision",
     },
 }
@@ -160,14 +160,16 @@ ANYWHERE: dict[str, set[str]] = {
     "rich": {"cli", "study"},  # study: the progress bar of `fit`
     "ray": {"workers.pools"},
     "grpc": {"workers.pools"},
-    "pickle": {"workers.processes", "workers.pools", "data"},  # data: a reader that calls nothing
+    # data: a reader that calls nothing; replay: a graph on its way to the process that compiles it (0015)
+    "pickle": {"workers.processes", "workers.pools", "data", "engine.replay"},
     "cloudpickle": {"workers.processes"},
     "threading": {*_STARTING, "engine.members", "engine.kernels"},  # the last two: see docs/decisions/0020 and 0022
     "_thread": {"data", "study.executors"},
     "multiprocessing": {"data", "study.executors"},
     "torch.multiprocessing": {"data", "study.executors"},
     "concurrent.futures": {"data", "study.executors"},
-    "subprocess": {"data", "workers.processes", "engine.kernels"},  # kernels: a C compiler (0014), trials (0024)
+    # kernels: a C compiler (0014), trials (0024); replay: torch.compile's compiler (0015)
+    "subprocess": {"data", "workers.processes", "engine.kernels", "engine.replay"},
 }
 """Packages that belong to some parts alone, however they are imported."""
 

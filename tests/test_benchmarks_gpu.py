@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,6 +102,43 @@ def test_the_folder_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu"])
     assert gpu.main() == 0
     assert sorted(p.name for p in (tmp_path / "found").iterdir()) == ["gpu.json", "gpu.log"]
+
+
+def test_caches_are_carried_from_call_to_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+import os, pathlib
+for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+    kept = pathlib.Path(os.environ[variable]) / "kernel"
+    print(variable, kept.exists())
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text("compiled")
+"""
+    monkeypatch.setattr(gpu, "parts", lambda device, out, quick: [gpu.Part("one", ("-c", code), 1)])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--out", str(tmp_path)])
+    for there in (False, True):
+        assert gpu.main() == 0
+        kept = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+        assert kept["parts"][0]["end"] == f"TORCHINDUCTOR_CACHE_DIR {there}\nTRITON_CACHE_DIR {there}\n"
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["caches.tgz", "gpu.json", "gpu.log"]
+    monkeypatch.setattr(gpu, "CARRIED_MOST", 10)
+    assert gpu.main() == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["gpu.json", "gpu.log"]
+
+
+def test_the_script_of_three_calls(tmp_path: Path) -> None:
+    """Each call takes the parts that the ones before have left; targets come before tests."""
+    later, calls = gpu.parts("cuda", tmp_path, False), []
+    for _ in range(3):
+        now, later = gpu.fitting(later, 9.0)
+        calls.append([part.name for part in now])
+    assert calls[0][:3] == ["imports", "compile", "suite pointnet_cls x 8"]
+    assert [name for name in calls[2] if name.startswith("suite")] == []
+    assert calls[2][0] == "tests"
+    done = subprocess.run(
+        ["bash", "benchmarks/gpu_calls.sh", "3", "--device", "cpu", "--parts", "none", "--out", str(tmp_path)],
+        cwd=gpu.ROOT, env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_what_nothing_runs_without_it_says_so(

@@ -36,3 +36,22 @@ def test_kernels_of_the_own_library_are_seen_while_a_step_is_looked_at(monkeypat
     shares._count(counted[0], spent)
     assert spent["others"].seconds > 0
     assert spent["products"].seconds == 0
+
+
+def test_the_longest_kernels_are_listed_by_name() -> None:
+    class Products(Mode):
+        def train(self, steps: int) -> list[torch.Tensor]:
+            x = torch.ones(64, 64)
+            return [((x @ x @ x) + 1).sum() for _ in range(steps)]
+
+        def losses(self, held: list[torch.Tensor]) -> list[list[float]]:
+            return [[float(loss)] for loss in held]
+
+    seen = shares.profiled(Products(Job("mlp", 1, quick=True)), 1e-4)
+    assert seen is not None
+    calls = {name: each for name, _, each in seen.longest}
+    assert calls["aten::matmul"] == 2
+    assert calls["aten::sum"] == 1
+    seconds = [taken for _, taken, _ in seen.longest]
+    assert seconds == sorted(seconds, reverse=True)
+    assert 0 < len(seconds) <= shares.LONGEST

@@ -103,7 +103,7 @@ PLANTED = [
     ("extra/deep/module.py", "", "extra is not in the table"),
     (
         "train/step/a.py",
-        "from hfta_nb.engine.kernels import cuda_graphs, native",
+        "from hfta_nb.engine.kernels import capture, native",
         "train.step may not import all of engine.kernels",
     ),
     ("optim/a.py", "from hfta_nb.engine.kernels.native.norm import f", "optim may not import all of engine.kernels"),
@@ -167,7 +167,7 @@ ALLOWED = [
         "from hfta_nb.engine.array.engine import Engine\nfrom .slots import Slots\nfrom . import fused",
     ),
     ("optim/a.py", "from hfta_nb.engine.kernels.native import adam\nfrom hfta_nb.engine.kernels.native.adam import f"),
-    ("train/step/a.py", "import hfta_nb.engine.kernels.cuda_graphs"),
+    ("train/step/a.py", "import hfta_nb.engine.kernels.capture"),
     ("data.py", "import threading\ndef f():\n    from sklearn.datasets import load_digits"),
     ("records/events.py", "import queue\nfrom hfta_nb import errors"),
     ("study/executors/worker.py", "import threading\nfrom hfta_nb.study import Study"),

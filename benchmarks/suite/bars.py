@@ -11,7 +11,12 @@ Row = Mapping[str, Line]
 """The lines of a row by mode."""
 
 HALF = ("bf16", "fp16")
-HFTAS_SIX = ("resnet18", "mobilenet_v3_large", "dcgan", "transformer", "bert")
+GOALS = {"pointnet_cls": 4.0, "pointnet_seg": 4.0, "dcgan": 6.0, "resnet18": 2.0, "mobilenet_v3_large": 3.0,
+         "transformer": 10.0, "bert": 8.0}  # fmt: skip
+"""Times serial with 8 members on a GPU, of HFTA's six models (PointNet with both of its heads): about half of the bound
+where each product is a kernel and all else is fused."""
+HFTAS_SIX = tuple(GOALS)
+OURS = ("ours", "ours_compiled", "ours_together", "ours_compiled_together")
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,16 @@ def _to(base: str, mode: str = "ours") -> Callable[[Row, bool], float | None]:
     return lambda row, processor_time: ratio(row, base, mode, processor_time)
 
 
+def _best_to(base: str) -> Callable[[Row, bool], float | None]:
+    """By the fastest of the ways in which a study's step may run, among which `compile="auto"` chooses."""
+
+    def best(row: Row, processor_time: bool) -> float | None:
+        found = [ratio(row, base, mode, processor_time) for mode in OURS]
+        return max((value for value in found if value is not None), default=None)
+
+    return best
+
+
 def _pays(row: Row, processor_time: bool) -> float | None:
     line = row.get("ours")
     if line is None or not line.get("agrees") or "pays_after_steps" not in line:
@@ -123,19 +138,21 @@ BARS = (
     Bar("beginning is paid within 200 steps", "cpu", _any, _pays, 200, most=True),
     Bar("drawing batches takes at most 2% of a step", "cpu", _any, _drawing, 0.02, most=True),
     Bar("drawing batches takes at most 2% of a step", "cuda", _any, _drawing, 0.02, most=True),
-    Bar(
-        "PointNet 23 times serial",
-        "cuda",
-        lambda model, members, precision: model.startswith("pointnet") and precision in HALF,
-        _to("serial"),
-        23.0,
-        best=True,
+    *(
+        Bar(
+            f"{model} {goal:g} times serial with 8 members",
+            "cuda",
+            lambda model, members, precision, only=model: (model, members) == (only, 8) and precision in HALF,
+            _best_to("serial"),
+            goal,
+        )
+        for model, goal in GOALS.items()
     ),
     Bar(
         "twice what `torch.func.vmap` reaches",
         "cuda",
         lambda model, members, precision: model in HFTAS_SIX and precision in HALF,
-        _to("vmap"),
+        _best_to("vmap"),
         2.0,
         best=True,
     ),

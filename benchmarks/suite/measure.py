@@ -395,4 +395,5 @@ def _limits(job: Job, entry: Entry, work: Work, peaks: dict[str, Any] | None, fe
         "data_share": shared,
         "roofline": roofline(work, job.members, step_s, peaks, entry.seen) if peaks else None,
         "peaks": peaks,
+        "longest": None if entry.seen is None else [list(kernel) for kernel in entry.seen.longest],
     }

@@ -20,6 +20,8 @@ COLUMNS = {
     "jax": "`jax.vmap`",
     "ours": "**hfta_nb**",
     "ours_compiled": "hfta_nb, compiled",
+    "ours_together": "hfta_nb, in one block",
+    "ours_compiled_together": "hfta_nb, one block compiled",
     "ours_split": "split form",
 }
 

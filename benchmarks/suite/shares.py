@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ LOOK_S = 0.02
 PROFILES = 3
 """The number of profiles of a step and their duration in seconds or steps; the profile with the least overhead
 counts."""
+
+LONGEST = 15
+"""How many of the kernels that take longest are listed by name."""
 
 OPTIMIZER = "suite::optimizer"
 
@@ -76,12 +79,14 @@ class Profile:
         step_s: one step without the profiler, the least of some short laps, just before.
         spent: by kind, of "products", "others", "optimizer" and "data". On a GPU drawing a batch is among the others.
         record_s: what a record costs; 0 where the profiler costs the device nothing.
+        longest: the kernels that take longest: name, seconds and calls in a step.
     """
 
     calls: int
     step_s: float
     spent: Mapping[str, Spent]
     record_s: float = 0.0
+    longest: Sequence[tuple[str, float, float]] = ()
 
     def seconds(self, kind: str) -> float:
         """The time of a kind without the profiler's overhead."""
@@ -127,7 +132,16 @@ def _look(mode: Mode, steps: int, step_s: float) -> Profile:
         for event in counted:
             _count(event, spent)
     each = {kind: Spent(of.seconds / steps, of.records / steps) for kind, of in spent.items()}
-    return Profile(len(counted) // steps, step_s, each, 0.0 if cuda else _record_s())
+    return Profile(len(counted) // steps, step_s, each, 0.0 if cuda else _record_s(), _longest(counted, steps))
+
+
+def _longest(events: Sequence[Any], steps: int) -> list[tuple[str, float, float]]:
+    """See `Profile.longest`."""
+    spent: dict[str, list[float]] = {}
+    for event in events:
+        spent.setdefault(event.name, []).append(_seconds(event))
+    named = [(name, sum(each) / steps, len(each) / steps) for name, each in spent.items()]
+    return sorted(named, key=lambda one: -one[1])[:LONGEST]
 
 
 @functools.cache

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array.inspect import strictly
+from hfta_nb.engine.kernels import cuda_graphs
+from hfta_nb.engine.kernels.capture import Part
 from hfta_nb.models.metrics import Metric
 from hfta_nb.train.step import ArrayStep
 from hfta_nb.train.step.graph import WARM_STEPS, StepGraph
@@ -22,6 +24,8 @@ ROW = {
 
 
 class Captured:
+    """A graph on a CPU: does the work again, on the memory that it was captured with."""
+
     def __init__(self, action: Callable[[], Any]) -> None:
         self.action, self.runs, self.standing = action, 0, True
 
@@ -30,28 +34,45 @@ class Captured:
 
     def run(self) -> Any:
         self.runs += 1
-        return {name: value.clone() for name, value in self.action().items()}
+        results = self.action()
+        if isinstance(results, dict):
+            return {name: value.clone() for name, value in results.items()}
+        return [value.clone() for value in results]
 
 
 class StandIn:
-    """Captures on a CPU."""
+    """Captures on a CPU.
+
+    Attributes:
+        fails: the error of captures.
+        made: all that was captured.
+        ratio: what `launching` returns.
+    """
 
     def __init__(self, generators: Any, fails: str = "") -> None:
         self.generators, self.fails = generators, fails
-        self.warmed, self.made = 0, []
+        self.warmed, self.ratio = 0, 1.0
+        self.made: list[Captured] = []
 
-    def refuses(self, leaves: Sequence[Any]) -> str:
-        return ""
+    def refused(self) -> str:
+        return cuda_graphs.refused()
+
+    def apart(self) -> StandIn:
+        return self
+
+    def launching(self, run: Callable[[], Any]) -> float:
+        run()
+        return self.ratio
 
     def warm(self, action: Callable[[], Any]) -> Any:
         self.warmed += 1
         return action()
 
-    def capture(self, action: Callable[[], Any], draws: bool = True) -> Captured:
-        self.draws = draws
+    def capture(self, part: Part) -> Captured:
+        self.draws = part.draws
         if self.fails:
             raise RuntimeError(self.fails)
-        self.made.append(Captured(action))
+        self.made.append(Captured(part.run))
         return self.made[-1]
 
 

@@ -272,11 +272,11 @@ def test_what_was_measured_decides(times: dict, steps: float, pays: bool, why: s
 
 
 def test_what_is_usual_on_a_device_decides_where_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(deciding.USUAL_GAIN, "cpu", 0.1)
+    monkeypatch.setitem(deciding.USUAL, "cpu", deciding.Usual(0.1, 0.15, 5.0))
     array = _array()
     _train(array, 4)
     source = next(iter(array._calls.steps)).program.source
-    cost = deciding.USUAL_SECONDS + deciding.SECONDS_PER_CALL * len(source.calls)
+    cost = 0.15 * len(source.calls)
     assert deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 + 1) == (True, "")
     assert not deciding._pays(source, None, lambda: 1e-2, cost / 1e-3 - 1)[0]
 

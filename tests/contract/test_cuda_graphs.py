@@ -17,10 +17,10 @@ from torch import nn
 import hfta_nb as hfta
 from hfta_nb.engine.eager import retry
 from hfta_nb.engine.kernels import cuda_graphs
-from hfta_nb.engine.kernels.strategy import graphed
+from hfta_nb.engine.kernels.capture import Part
+from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.replay import program_cache
 from hfta_nb.train.step import ArrayStep
-from hfta_nb.train.step.cuda import CudaGraphs
 from hfta_nb.train.step.graph import StepGraph
 from tests.contract.captured_steps import CPU, MEMBERS, ROW, SETTLED, batch, train_both
 
@@ -54,6 +54,7 @@ class Gpu:
         self.cleans_up, self.fails = cleans_up, ""  # "begin" or "end"
         self.underway: list[Any] = []
         self.pools, self.released = 0, []
+        self.reserved, self.total = 0, 100
         self.stream, self.default = "main", Draws()
 
     def pool(self) -> tuple[int, int]:
@@ -104,9 +105,11 @@ class Gpu:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
     monkeypatch.setattr(cuda_graphs._Process, "trouble", "")
+    monkeypatch.setattr(cuda_graphs, "side_stream", lambda device: "side")
     for name, value in {
         "graph_pool_handle": made.pool, "stream": made.on, "synchronize": lambda device: None,
-        "empty_cache": made.empty_cache, "default_generators": (made.default,), "CUDAGraph": made.graph,
+        "empty_cache": made.empty_cache, "memory_reserved": lambda device: made.reserved,
+        "mem_get_info": lambda device: (0, made.total), "default_generators": (made.default,), "CUDAGraph": made.graph,
     }.items():  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", made.end, raising=False)
@@ -161,14 +164,11 @@ def test_kernels_are_timed_without_graphs_then(gpu: Gpu, monkeypatch: pytest.Mon
     def run(count: int) -> None:
         raise AssertionError
 
-    assert graphed.graphed(run, torch.device("cuda", 0)) is run
+    assert cuda_graphs.graphed(run, torch.device("cuda", 0)) is run
 
 
 class _Faked(CudaGraphs):
     """Everything but streams and members' generators, of which a CPU has none."""
-
-    def _side(self) -> str:
-        return "side"
 
     def warm(self, action: Callable[[], Any]) -> Any:
         return action()
@@ -180,7 +180,7 @@ def test_steps_go_on_and_tell_the_cause_once(gpu: Gpu, monkeypatch: pytest.Monke
         torch.manual_seed(0)
         array = hfta.fuse([nn.Linear(6, 4).double() for _ in range(MEMBERS)], [1, 2, 3])
         step = ArrayStep(array, [ROW] * MEMBERS, nn.functional.cross_entropy, {}, 10)
-        step.graph = StepGraph(_Faked(array.generators), step.tensors) if captured else None
+        step.graph = StepGraph(_Faked(CPU, array.generators), step.tensors) if captured else None
         pair.append(step)
 
     @contextmanager
@@ -194,6 +194,28 @@ def test_steps_go_on_and_tell_the_cause_once(gpu: Gpu, monkeypatch: pytest.Monke
     assert gpu.pools == 1
     refused = f"not captured: {cuda_graphs.refused()}"
     assert pair[0].array.step_notes == ["not captured: cudaStreamBeginCapture", refused]
+
+
+def _graph(graphs: CudaGraphs, gpu: Gpu, growth: int) -> cuda_graphs.CudaGraph:
+    def run() -> list[torch.Tensor]:
+        gpu.reserved += growth
+        return [torch.ones(2)]
+
+    return graphs.capture(Part(run, draws=False))
+
+
+def test_the_graphs_of_an_array_share_one_bounded_pool(gpu: Gpu) -> None:
+    graphs = CudaGraphs(DEVICE)
+    first, second = _graph(graphs, gpu, 30), _graph(graphs, gpu, 10)
+    assert gpu.pools == 1
+    assert graphs.apart().capture(Part(list, draws=False)).is_valid()
+    assert gpu.pools == 2  # between the parts of such a program, other graphs may run
+    with pytest.raises(RuntimeError, match=r"graphs would take .* GiB"):
+        _graph(graphs, gpu, 50)  # of 100, with those of before
+    assert torch.equal(first.run()[0], second.run()[0])
+    del first, second
+    _graph(graphs, gpu, 70)  # torch has given the old pool up with its last graph
+    assert gpu.pools == 3
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.eager.caller_backward import CallerBackward
 from hfta_nb.engine.eager.verification import MemberVerification
+from hfta_nb.engine.kernels.capture import Part
 from hfta_nb.engine.kernels.strategy import autotune
 from hfta_nb.engine.kernels.strategy.kernel_variants import PLAIN, KernelVariant, Operand
 from hfta_nb.engine.kernels.strategy.times import Kept
@@ -213,13 +214,14 @@ def compiled(size: float, what: str, patch: pytest.MonkeyPatch) -> bool:
 
 
 def program_graph(size: float, what: str, patch: pytest.MonkeyPatch, graphs: StandIn) -> bool:
-    array, captured = array_of(size), graphs.captured
+    array, capture = array_of(size), graphs.capture
 
-    def wrong(*args: Any) -> Any:
-        graph = captured(*args)
-        return graph._replace(replay=spoilt(array, what, graph.replay))
+    def wrong(part: Part) -> Captured:
+        graph = capture(part)
+        graph.action = spoilt(array, what, graph.action)
+        return graph
 
-    patch.setattr(by_graph.program_graphs, "captured", wrong)
+    patch.setattr(graphs, "capture", wrong)
     backward(array, by_graph.STEPS)
     return "captured as one graph" in notes(array, "backward")
 
@@ -236,8 +238,8 @@ def whole_step(size: float, what: str, patch: pytest.MonkeyPatch) -> bool:
             within.setattr(Program, "run", lambda self: spoilt(array, what, own)(self))
             yield
 
-    def wrong(action: Callable[[], Any], draws: bool) -> Captured:
-        made = capture(action, draws)
+    def wrong(part: Part) -> Captured:
+        made = capture(part)
         run = made.run
 
         def other() -> Any:

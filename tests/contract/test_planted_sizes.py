@@ -206,8 +206,8 @@ def test_other_roundings_do_not_refuse_a_whole_step(optimizer: str, monkeypatch:
         compared.append(other_than(*given, **named))
         return compared[-1]
 
-    def captured(self: Any, action: Any, draws: bool = True) -> Any:
-        made = capture(self, action, draws)
+    def captured(self: Any, part: Any) -> Any:
+        made = capture(self, part)
         run = made.run
 
         def otherwise() -> Any:

@@ -6,8 +6,9 @@ On a CPU a stand-in captures: it notes a part of the program and runs it at each
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels import cuda_graphs
-from hfta_nb.engine.members.generators import MemberGenerators
-from hfta_nb.engine.replay import cache_entry, program_graphs
-from hfta_nb.engine.replay.program_graphs import Part, PartGraph
+from hfta_nb.engine.kernels.capture import Part
+from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
+from hfta_nb.engine.replay import program_graphs
+from tests.contract.captured_steps import Captured, StandIn
 from tests.contract.replay import (
     EXACT,
     NOT,
@@ -42,45 +45,14 @@ STEPS = 9
 """One call as ever, two recorded, `PLAIN` by single kernels, one captured, three more."""
 
 
-class StandIn:
-    """Captures on a CPU.
-
-    Attributes:
-        made: how many parts were captured.
-        spoil: changes the results of graphs.
-        fails: the error of captures.
-        standing: whether the members draw from the generators that were captured.
-    """
-
-    def __init__(self) -> None:
-        self.made, self.fails, self.standing = 0, "", True
-        self.spoil: Callable[[list[Tensor]], object] = lambda results: None
-
-    def captured(self, part: Part, generators: MemberGenerators, draws: bool) -> PartGraph:
-        if self.fails:
-            raise RuntimeError(self.fails)
-        self.made += 1
-        results: list[Tensor] = []
-
-        def replay() -> None:
-            results[:] = part()
-            self.spoil(results)
-
-        self.standing = True
-        return PartGraph(replay, results, generators, None)
-
-
 @pytest.fixture
 def graphs(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """Programs are captured after `PLAIN` replays, whether that saves time or not."""
     monkeypatch.setattr(program_graphs, "PLAIN_RUNS", PLAIN)
     monkeypatch.setattr(program_graphs, "HOST_BOUND", math.inf)
-    stand_in = StandIn()
+    stand_in = StandIn(None)
     if device.type == "cpu":
-        monkeypatch.setattr(cache_entry, "DEVICES", {"cpu"})
-        monkeypatch.setattr(program_graphs, "launching", lambda run, _: run() and 1.0)
-        monkeypatch.setattr(program_graphs, "captured", stand_in.captured)
-        monkeypatch.setattr(PartGraph, "is_valid", lambda _: stand_in.standing)
+        monkeypatch.setattr(ArrayState, "graphs", stand_in)
     return stand_in
 
 
@@ -164,11 +136,12 @@ def test_streams_that_are_replaced(x: Tensor, y: Tensor, graphs: StandIn, device
     for time in range(4):
         for a in (array, other):
             a.load_state_dict(a.state_dict())
-        graphs.standing = False
+        for graph in graphs.made:
+            graph.standing = False
         for _ in range(STEPS):
             torch.testing.assert_close(*(backward(a, loss_of, x, y) for a in (array, other)), **TIGHT)
             same(array, other, EXACT)
-        again = "not captured: the members' random streams are replaced again and again"
+        again = "not captured: what it depends on changes again and again"
         assert told(array, "backward") == [ONE if time < 3 else again]
 
 
@@ -176,7 +149,7 @@ def test_kernels_that_take_longer_than_launching_them(
     x: Tensor, y: Tensor, graphs: StandIn, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program_graphs, "HOST_BOUND", 1.5)
-    monkeypatch.setattr(program_graphs, "launching", lambda run, _: run() and 2.0)
+    graphs.ratio = 2.0
     array, other = pair(mlp, device)
     for _ in range(STEPS):
         torch.testing.assert_close(*(backward(a, loss_of, x, y) for a in (array, other)), **TIGHT)
@@ -197,7 +170,17 @@ def test_a_capture_that_does_not_do_it(
         "gradients": lambda _: array.arenas[0].grad.add_(1),
         "buffers": lambda _: next(array.buffers()).add_(1),
     }
-    graphs.spoil = spoilt.get(what, graphs.spoil)
+    capture = graphs.capture
+
+    def wrong(part: Part) -> Captured:
+        def run() -> list[Tensor]:
+            results: list[Tensor] = part.run()
+            spoilt.get(what, lambda _: None)(results)
+            return results
+
+        return capture(Part(run, part.draws))
+
+    monkeypatch.setattr(graphs, "capture", wrong)
     for step in range(STEPS):
         given = [backward(array, loss_of, x, y), backward(other, loss_of, x, y)] if step % 2 else [
             a.backward(loss_of, x, y) for a in (array, other)
@@ -225,7 +208,7 @@ def test_nothing_is_captured_within_another_capture(
     x: Tensor, y: Tensor, graphs: StandIn, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array, other = pair(lambda: nn.Linear(5, 3), device)
-    monkeypatch.setattr(program_graphs.cuda_graphs, "capturing", lambda _: True)
+    monkeypatch.setattr(program_graphs, "capturing", lambda _: True)
     for _ in range(STEPS):
         torch.testing.assert_close(*(backward(a, loss_of, x, y) for a in (array, other)), **TIGHT)
     assert told(array, "backward") == []
@@ -234,20 +217,23 @@ def test_nothing_is_captured_within_another_capture(
 
 def test_a_program_runs_on_the_stream_of_captures_before_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the workspace that cuBLAS keeps for this stream would lie in the memory of a graph, and outlive it."""
-    streams: list[str] = ["current"]
+    streams: list[Any] = ["current"]
 
     @contextmanager
-    def on(stream: str) -> Iterator[None]:
+    def on(stream: Any) -> Iterator[None]:
         streams.append(stream)
         yield
         streams.pop()
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "stream", on)
-    monkeypatch.setattr(cuda_graphs, "side_stream", lambda device: "of captures")
-    seen: list[str] = []
-    assert program_graphs.launching(lambda: seen.append(streams[-1]), torch.device("cuda")) >= 1
-    assert (seen, streams) == (["of captures"], ["current"])
+    waited: list[str] = []
+    current, side = (SimpleNamespace(wait_stream=lambda _, name=name: waited.append(name)) for name in ("main", "side"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    monkeypatch.setattr(cuda_graphs, "side_stream", lambda device: side)
+    seen: list[Any] = []
+    assert CudaGraphs(torch.device("cuda")).launching(lambda: seen.append(streams[-1])) >= 1
+    assert (seen, streams, waited) == ([side], ["current"], ["side", "main"])
 
 
 def test_exact_resume_with_graphs(x: Tensor, y: Tensor, graphs: StandIn, device: torch.device) -> None:

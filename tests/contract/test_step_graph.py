@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.array import MemberGenerators
+from hfta_nb.engine.kernels.capture import MOST_FAILURES, Part
 from hfta_nb.models.phases import Phase
 from hfta_nb.train.scores import EpochScores
 from hfta_nb.train.step import ArrayStep, PlainStep, Precision
-from hfta_nb.train.step.graph import MOST_FAILURES, WARM_STEPS
+from hfta_nb.train.step.graph import WARM_STEPS
 from tests.contract.captured_steps import (
     CPU,
     MEMBERS,
@@ -246,8 +247,8 @@ def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what
     backend = step.graph.backend
     capture = backend.capture
 
-    def wrong(action: Callable[[], Any], draws: bool) -> Captured:
-        made = capture(action, draws)
+    def wrong(part: Part) -> Captured:
+        made = capture(part)
         run = made.run
 
         def other() -> Any:
@@ -263,7 +264,7 @@ def test_a_capture_that_does_something_else_is_not_used_and_leaves_no_trace(what
 
     backend.capture = wrong
     train_both([step, plain], range(14))
-    reason = "lost" if what == "error" else "captured, the step gives other numbers"
+    reason = "lost" if what == "error" else "captured, it gives other numbers"
     [note] = step.graph.notes()
     assert note.startswith(f"not captured: {reason}")
 
@@ -285,7 +286,7 @@ def test_what_changes_again_and_again_is_let_alone() -> None:
         for one in (step, plain):
             one.end_epoch()
     assert len(step.graph.backend.made) == MOST_FAILURES
-    assert "not captured: what the step depends on changes again and again" in step.graph.notes()
+    assert "not captured: what it depends on changes again and again" in step.graph.notes()
 
 
 @pytest.mark.parametrize("fails", ["", "not here"])

@@ -218,18 +218,18 @@ def test_metrics_that_can_t_be_captured_leave_the_step_its_graph() -> None:
         taken.append(values)
         take(values, y)
 
-    def refused(action: Any, *given: Any) -> Any:
+    def refused(part: Any) -> Any:
         before = len(taken)
         tensors = [*step.tensors().values(), *scores.tensors()]
         streams = [dict(s) for s in step.array.generators.states]
         kept = [t.clone() for t in tensors]
-        action()  # a capture runs the step's Python, and no kernel
+        part.run()  # a capture runs the step's Python, and no kernel
         for room, value in zip(tensors, kept, strict=True):
             room.data.copy_(value)
         step.array.generators.states = streams
         if len(taken) > before:
             raise RuntimeError("operation not permitted when stream is capturing")
-        return capture(action, *given)
+        return capture(part)
 
     scores.take = noted
     backend.capture = refused

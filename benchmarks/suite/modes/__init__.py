@@ -62,6 +62,18 @@ def _ours_compiled(job: Job) -> Mode:
     return OursCompiled(job)
 
 
+def _ours_together(job: Job) -> Mode:
+    from benchmarks.suite.modes.ours import Together
+
+    return Together(job)
+
+
+def _ours_compiled_together(job: Job) -> Mode:
+    from benchmarks.suite.modes.ours import CompiledTogether
+
+    return CompiledTogether(job)
+
+
 def _ours_split(job: Job) -> Mode:
     from benchmarks.suite.modes.ours import OursSplit
 
@@ -78,6 +90,8 @@ MODES: dict[str, Callable[[Job], Mode]] = {
     "jax": _jax,
     "ours": _ours,
     "ours_compiled": _ours_compiled,
+    "ours_together": _ours_together,
+    "ours_compiled_together": _ours_compiled_together,
     "ours_split": _ours_split,
 }
 """From a job to the mode. A maker raises `UnavailableError` if the mode cannot run."""
@@ -88,5 +102,7 @@ SERIAL = ("serial", "compiled")
 
 def default(device: str) -> list[str]:
     """The modes that are measured by default."""
-    left_out = {"vmap_compiled", "ours_compiled"} | ({"mps"} if device == "cpu" else set())
+    left_out = {name for name in MODES if name.endswith(("_compiled", "_together"))}
+    if device == "cpu":
+        left_out.add("mps")
     return [name for name in MODES if name not in left_out]

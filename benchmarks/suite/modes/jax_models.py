@@ -7,6 +7,7 @@ autocast, norms, softmax and the loss are in float32.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -73,11 +74,11 @@ def _group_norm(x: Any, groups: int, weight: Any, bias: Any) -> Any:
     return ((parts - mean) * jax.lax.rsqrt(variance + 1e-5)).reshape(x.shape) * weight + bias
 
 
-def _layer_norm(p: Parameters, name: str, x: Any) -> Any:
+def _layer_norm(p: Parameters, name: str, x: Any, eps: float = 1e-5) -> Any:
     x = x.astype(jnp.float32)
     mean = x.mean(-1, keepdims=True)
     variance = jnp.square(x - mean).mean(-1, keepdims=True)
-    return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * p[f"{name}weight"] + p[f"{name}bias"]
+    return (x - mean) * jax.lax.rsqrt(variance + eps) * p[f"{name}weight"] + p[f"{name}bias"]
 
 
 def _lstm(p: Parameters, tokens: Any, half: Any) -> Any:
@@ -103,16 +104,30 @@ def _transformer(heads: int) -> Apply:
     def apply(p: Parameters, tokens: Any, half: Any) -> Any:
         wide, length = p["embedding.weight"].shape[1], tokens.shape[1]
         x = p["embedding.weight"][tokens] * math.sqrt(wide) + p["positions"][:length]
-        hidden = jnp.tril(jnp.ones((length, length), bool))
-        depth = 1 + max(int(k.split(".")[2]) for k in p if k.startswith("encoder.layers."))
-        for i in range(depth):
-            layer = f"encoder.layers.{i}."
-            x = _layer_norm(p, f"{layer}norm1.", x + _attention(p, f"{layer}self_attn.", x, hidden, heads, half))
-            inner = jax.nn.relu(_dense(p, f"{layer}linear1.", x, half))
-            x = _layer_norm(p, f"{layer}norm2.", x + _dense(p, f"{layer}linear2.", inner, half))
-        return _dense(p, "decoder.", x, half)
+        causal = jnp.tril(jnp.ones((length, length), bool))
+        return _dense(p, "decoder.", _encoded(p, x, causal, heads, jax.nn.relu, 1e-5, half), half)
 
     return apply
+
+
+def _bert(p: Parameters, tokens: Any, half: Any) -> Any:
+    wide, length = p["tokens.weight"].shape[1], tokens.shape[1]
+    x = p["tokens.weight"][tokens] + p["positions.weight"][:length] + p["segments.weight"][0]
+    gelu = functools.partial(jax.nn.gelu, approximate=False)
+    seen, heads = jnp.ones((length, length), bool), 8 if wide == 512 else 2  # as the task's
+    x = _encoded(p, _layer_norm(p, "norm.", x, 1e-12), seen, heads, gelu, 1e-12, half)
+    x = _layer_norm(p, "transform.2.", gelu(_dense(p, "transform.0.", x, half)), 1e-12)
+    return _dense({"weight": p["tokens.weight"], "bias": p["head.bias"]}, "", x, half)  # the head is tied
+
+
+def _encoded(p: Parameters, x: Any, seen: Any, heads: int, activation: Any, eps: float, half: Any) -> Any:
+    depth = 1 + max(int(k.split(".")[2]) for k in p if k.startswith("encoder.layers."))
+    for i in range(depth):
+        layer = f"encoder.layers.{i}."
+        x = _layer_norm(p, f"{layer}norm1.", x + _attention(p, f"{layer}self_attn.", x, seen, heads, half), eps)
+        inner = activation(_dense(p, f"{layer}linear1.", x, half))
+        x = _layer_norm(p, f"{layer}norm2.", x + _dense(p, f"{layer}linear2.", inner, half), eps)
+    return x
 
 
 def _attention(p: Parameters, name: str, x: Any, seen: Any, heads: int, half: Any) -> Any:
@@ -133,4 +148,5 @@ MODELS: dict[str, tuple[Callable[[dict[str, np.ndarray]], Parameters], Apply]] =
     "cnn": (_cnn_converted, _cnn),
     "lstm": (dict, _lstm),
     "transformer": (dict, _transformer(2)),
+    "bert": (dict, _bert),
 }

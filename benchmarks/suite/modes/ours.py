@@ -69,7 +69,7 @@ class OursCompiled(Ours):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self.stepper.plan("always", 0.0)
+        self.stepper.plan("always", 0.0, brief=False)
 
     def train(self, steps: int) -> list[Tensor]:
         losses = super().train(steps)
@@ -80,6 +80,17 @@ class OursCompiled(Ours):
         if decided and decided[0] not in self.note:
             self.note = "; ".join([self.note] * bool(self.note) + decided)
         return losses
+
+
+class Together(Ours):
+    """The same with all members in one block, whether that is faster or not."""
+
+    def _tune(self) -> None:
+        pass
+
+
+class CompiledTogether(Together, OursCompiled):
+    """The same compiled."""
 
 
 class OursSplit(Ours):

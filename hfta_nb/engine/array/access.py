@@ -1,7 +1,7 @@
 """What other parts use of an array and of the engine, besides the public face.
 
 Parts above `array` import from here and from `hfta_nb.engine.array`, but not from the parts below `array`. The table
-of layers names two exceptions, which involve no array: the C kernel of Adam (`optim`) and CUDA graph capture (`step`).
+of layers names two exceptions, which involve no array: the C kernel of Adam (`optim`) and graph capture (`step`).
 """
 
 from __future__ import annotations

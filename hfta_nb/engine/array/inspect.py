@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from hfta_nb.engine.eager.gradients import target_of
+from hfta_nb.engine.kernels.capture import Backend
 from hfta_nb.engine.replay.array_call import BACKWARD, ArrayCall
 from hfta_nb.engine.replay.cache_entry import CacheEntry
+from hfta_nb.engine.replay.inductor.decide import swap
 from hfta_nb.engine.replay.program import Program
 
 if TYPE_CHECKING:
@@ -33,7 +35,14 @@ def program_of(
     seen = array._calls.steps.find(call)
     if seen is None or seen.program is None or seen.guards is None or not seen.guards.hold():
         return None
+    if seen.program.decision.is_due:
+        swap(seen.program, array._state.settings.planned_steps)
     return seen.program
+
+
+def graphs_of(array: FusedArray) -> Backend | None:
+    """Captures work of the array on a GPU, in the memory pool of its other graphs; None on a CPU."""
+    return array._state.graphs
 
 
 @contextmanager
@@ -73,18 +82,21 @@ class Standing:
         seen, cache = self._seen, self._cache
         if type(x) is not Tensor or type(y) is not Tensor or seen.program is not self._program or seen.guards is None:
             return False
+        if seen.program is None or seen.program.decision.is_due:
+            return False
         return cache.open() and cache.like((x, y)) == self._like and seen.guards.hold()
 
 
 def way_of(array: FusedArray) -> str:
     """How the array's training steps run now, and why not as requested.
 
-    "as one CUDA graph", "compiled in 21 s: 1.2 ms, not compiled 1.4 ms", "recorded steps", or "" for eager execution.
+    "as one CUDA graph", "compiled in 21 s: 1.2 ms, not compiled 1.4 ms", both, "recorded steps", or "" for eager
+    execution.
     """
-    if any(note.startswith("captured") for note in array.step_notes):
-        return "as one CUDA graph"
     ready = array._calls.steps.programs()
     compiled = next((p.decision.note for p in ready if p.decision.compiled is not None), "")
+    if any(note.startswith("captured") for note in array.step_notes):
+        return ", ".join(filter(None, ["as one CUDA graph", compiled]))
     if compiled or not ready:
         return compiled
     refused = array._calls.steps.decisions() if array.compiling == "always" else []

@@ -16,6 +16,8 @@ from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.ownership import Follower
 from hfta_nb.engine.eager.padding import Padding
 from hfta_nb.engine.equality import same_entries
+from hfta_nb.engine.kernels.capture import Backend
+from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.members.arena import Arena
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.identity import MetFunctions
@@ -85,6 +87,7 @@ class ArrayState:
         self.functions = FunctionStates(len(generators))
         self.called: tuple[Any, ...] = ()
         self.capture, self.axes_known, self.sums_reported, self.trying = True, False, False, False
+        self._graphs: CudaGraphs | None = None
         self._rewrites: bool | None = None
         self._written: Tensor | None = None  # whether calls have, as a tensor: a step must not wait for values
         self.shared: frozenset[str] = frozenset()
@@ -149,6 +152,16 @@ class ArrayState:
         if self.pending:
             return nullcontext()
         return self.engine.shown.hidden(lambda: self.engine.attributes)
+
+    @property
+    def graphs(self) -> Backend | None:
+        """Captures work of the array on a GPU, in one memory pool; None on a CPU."""
+        device = self.generators.device
+        if device.type != "cuda":
+            return None
+        if self._graphs is None or self._graphs.device != device:
+            self._graphs = CudaGraphs(device, self.generators)
+        return self._graphs
 
     @property
     def rewrites(self) -> bool | None:

@@ -10,6 +10,7 @@ Open `strategy/autotune.py` first, then `strategy/variants.py`, the table of var
 |---|---|
 | `strategy/` | variants by operator, their measurement, and the file of times |
 | `native/` | kernels in C, compiled on first use, and their bindings to tensors |
+| `capture` | what is captured as a graph, compared, and dropped |
 | `triton_kernels` | kernels in Triton, for GPUs: cross entropy over many classes, maxima with their places |
 | `cuda_graphs` | capturing work as a CUDA graph |
 """

@@ -15,7 +15,7 @@ from hfta_nb.engine.members.tree import Rebuild, unflatten
 from hfta_nb.engine.replay.guards import Guards
 from hfta_nb.engine.replay.layouts import Layout
 from hfta_nb.engine.replay.program import Program
-from hfta_nb.engine.replay.program_graphs import DEVICES, ProgramGraphs
+from hfta_nb.engine.replay.program_graphs import ProgramGraphs
 from hfta_nb.engine.replay.record import Recorder
 from hfta_nb.engine.replay.trace import BufferView, NotRecordableError, Trace
 
@@ -108,10 +108,11 @@ class CacheEntry:
 
     def prepare(self, state: ArrayState) -> None:
         """On a GPU, run the program as graphs from now on if that is faster. Its inputs are filled in."""
-        if state.generators.device.type in DEVICES:
+        backend = state.graphs
+        if backend is not None:
             if self.graphs is None:
                 assert self.program is not None  # it is about to run
-                self.graphs = ProgramGraphs(state, self.program)
+                self.graphs = ProgramGraphs(state, self.program, backend)
             self.graphs.prepare()
 
     def rebuilt(self, results: Sequence[Tensor]) -> Any:

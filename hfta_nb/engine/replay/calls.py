@@ -26,7 +26,7 @@ from hfta_nb.engine.replay.array_call import BACKWARD, FORWARD, RESULTS, ArrayCa
 from hfta_nb.engine.replay.cache_entry import CacheEntry
 from hfta_nb.engine.replay.delivery import delivered
 from hfta_nb.engine.replay.guards import Guards
-from hfta_nb.engine.replay.inductor.decide import decide
+from hfta_nb.engine.replay.inductor.decide import decide, swap
 from hfta_nb.engine.replay.layouts import LAST, Layout, turned_all
 from hfta_nb.engine.replay.node import SavedContext
 from hfta_nb.engine.replay.program_cache import ProgramCache
@@ -155,8 +155,9 @@ class Calls:
         assert program is not None  # checked by the caller
         if call.kind is BACKWARD and settings.compiling != "never" and not program.decision.made:
             decide(program, settings.compiling, settings.planned_steps)
-        if program.decision.compiled is None:
-            entry.prepare(self.state)
+        if program.decision.is_due:
+            swap(program, settings.planned_steps)
+        entry.prepare(self.state)
         if isinstance(program, SplitProgram):
             return program.forward()
         return entry.rebuilt(delivered(self.state, program.targets, program.run))

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.kernels.capture import Graph, Part
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.dynamic_call import Fetch, copied
 from hfta_nb.engine.replay.parallel_branches import ParallelBranches
-from hfta_nb.engine.replay.program_graphs import Part, PartGraph
 from hfta_nb.engine.replay.source import Decision, Source
 
 
@@ -62,26 +62,32 @@ class Program:
     source: Source | None = None
     decision: Decision = field(default_factory=Decision)
     branches: ParallelBranches | None = None
-    graphs: Sequence[PartGraph] = ()
+    graphs: Sequence[Graph] = ()
     draws: bool = False
     targets: Sequence[Target] = ()
 
     def run(self) -> list[Tensor]:
         """Compute; returns the results in memory of their own, and writes gradients to their destinations."""
-        if self.decision.compiled is not None:
-            return self.decision.compiled()
-        return self.graphs[0].run() if self.graphs else self._kernel_by_kernel()
+        if self.graphs:
+            results: list[Tensor] = self.graphs[0].run()
+            return results
+        return self.launched()
 
     @property
     def half(self) -> torch.dtype | None:
         """The dtype of 16-bit numbers that it computes with; None if there are none."""
         return None if self.source is None else self.source.half
 
-    def parts(self) -> Sequence[tuple[Part, bool]]:
+    def parts(self) -> Sequence[Part]:
         """See `Graphed`."""
-        return ((self._kernel_by_kernel, self.draws),)
+        return (Part(self.launched, self.draws),)
 
-    def _kernel_by_kernel(self) -> list[Tensor]:
+    def launched(self) -> list[Tensor]:
+        """The same without graphs: compiled, or kernel by kernel."""
+        return self.kernel_by_kernel() if self.decision.compiled is None else self.decision.compiled()
+
+    def kernel_by_kernel(self) -> list[Tensor]:
+        """The same as recorded."""
         results = self.execute(Section(self.steps, self.results, self.gradients, self.generators))
         self._release()
         return results

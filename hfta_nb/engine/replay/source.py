@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -55,6 +56,23 @@ class Source:
         return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
 
+class Pending(Protocol):
+    """Compiles a program elsewhere.
+
+    Attributes:
+        seconds: how long that took, once it has ended.
+    """
+
+    seconds: float
+
+    @property
+    def failure(self) -> str:
+        """Why it was not compiled, once that has ended; empty if it was."""
+
+    def is_done(self) -> bool:
+        """True if it has ended."""
+
+
 def half_of(calls: Iterable[Instruction]) -> torch.dtype | None:
     """The 16-bit floating dtype of fewest bits in these calls, as under autocast or where a model casts; or None."""
     found = {place.dtype for call in calls for place in call.results if place is not None and place.dtype in HALVES}
@@ -70,9 +88,16 @@ class Decision:
         note: the decision in words; empty if nothing was requested.
         compiled: runs instead of the program.
         measured: seconds of a step replayed and compiled, and of compiling, if measured now.
+        pending: compiles the program while it is replayed; None if nothing does.
     """
 
     made: bool = False
     note: str = ""
     compiled: Callable[[], list[Tensor]] | None = None
     measured: Times | None = None
+    pending: Pending | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """True if a program was compiled that can take this one's place."""
+        return self.pending is not None and self.pending.is_done()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from hfta_nb.engine.kernels.capture import Part, Run
 from hfta_nb.engine.members.threads import thread_scope
 from hfta_nb.engine.replay.program import Program, Section
-from hfta_nb.engine.replay.program_graphs import Part
 
 
 @dataclass(eq=False, kw_only=True)
@@ -50,20 +50,24 @@ class SplitProgram(Program):
     def forward(self) -> list[Tensor]:
         """Compute the outputs."""
         self.serial += 1
-        return self.graphs[0].run() if self.graphs else self._run_forward()
+        return self._part(0, self._run_forward)
 
     def backward(self) -> list[Tensor]:
         """Write the gradients to their destinations; returns those of the inputs. Once after each forward."""
         self.serial += 1
-        return self.graphs[1].run() if self.graphs else self._run_backward()
+        return self._part(1, self._run_backward)
 
     def run(self) -> list[Tensor]:
         """Run forward and backward; returns the results of both."""
         return [*self.forward(), *self.backward()]
 
-    def parts(self) -> Sequence[tuple[Part, bool]]:
+    def parts(self) -> Sequence[Part]:
         """See `Graphed`. The backward draws no numbers."""
-        return (self._run_forward, self.draws), (self._run_backward, False)
+        return Part(self._run_forward, self.draws), Part(self._run_backward, draws=False)
+
+    def _part(self, number: int, run: Run) -> list[Tensor]:
+        results: list[Tensor] = self.graphs[number].run() if self.graphs else run()
+        return results
 
     def _run_forward(self) -> list[Tensor]:
         return self.execute(self._forward)

@@ -29,10 +29,9 @@ from hfta_nb.models.metrics import Metric
 from hfta_nb.optim.lr_scheduler import ReduceLROnPlateau
 from hfta_nb.train.step import states
 from hfta_nb.train.step.choices import by_step, check_scaled
-from hfta_nb.train.step.cuda import graph_of
 from hfta_nb.train.step.devices import SeveralDevices
 from hfta_nb.train.step.extras import Extras
-from hfta_nb.train.step.graph import Epilogue, StepGraph
+from hfta_nb.train.step.graph import Epilogue, StepGraph, graph_of
 from hfta_nb.train.step.graph_fast_path import FastPath
 from hfta_nb.train.step.metric_calls import measuring
 from hfta_nb.train.step.precision import Precision, whole
@@ -263,7 +262,7 @@ class ArrayStep(TunedStep):
             bound = update.optimizer.ready()
             if program is None or bound is None:
                 return None
-            guards += [program, *bound]
+            guards += [program, program.decision.compiled, *bound]
         return guards
 
     def tensors(self) -> dict[str, Tensor]:

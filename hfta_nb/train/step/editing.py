@@ -19,7 +19,7 @@ from hfta_nb.models.training_axes import LR_SCHEDULERS, OPTIMIZERS, TRAINING_AXE
 from hfta_nb.optim import member_values
 from hfta_nb.train.step.array_step import ArrayStep
 from hfta_nb.train.step.choices import beside, by_step, factory_of, optimizer_of
-from hfta_nb.train.step.cuda import graph_of
+from hfta_nb.train.step.graph import graph_of
 from hfta_nb.train.step.optimizers import limits_of
 from hfta_nb.train.step.parameter_groups import groups_of, values_of
 from hfta_nb.train.step.plain import PlainStep

@@ -1,11 +1,11 @@
 """A whole training step that is captured once and run again: when that is done, when it is given up, and why not.
 
 What a capture is, is a backend's affair: on a GPU a CUDA graph of everything in the step, forward, loss, backward,
-loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.train.step.cuda`). Here is what decides. A
-step may be captured if the same call would make the same kernel calls on the same memory, which is so when it is
-replayed from a recording (`hfta_nb.engine.replay`) and its optimizers are bound (`ArrayOptimizer.ready`). What those
-are bound to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss scales
-are read from the device, so that they may change.
+loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.engine.kernels.capture`). Here is what
+decides. A step may be captured if the same call would make the same kernel calls on the same memory, which is so when
+it is replayed from a recording (`hfta_nb.engine.replay`) and its optimizers are bound (`ArrayOptimizer.ready`). What
+those are bound to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss
+scales are read from the device, so that they may change.
 """
 
 from __future__ import annotations
@@ -14,64 +14,24 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hfta_nb.engine.array import MemberGenerators
+from hfta_nb.engine.array import FusedArray, MemberGenerators
+from hfta_nb.engine.array.inspect import graphs_of, strictly
 from hfta_nb.engine.comparison import Saved, nudge, other_than, streams_by_member
 from hfta_nb.engine.distances import Change
+from hfta_nb.engine.kernels.capture import NO_ROOM, Backend, Capture, Graph, Part
 from hfta_nb.engine.kernels.strategy import matmul_precision
-from hfta_nb.errors import out_of_memory
 from hfta_nb.train.step.step_protocol import Scores, ScoreSink
 
 WARM_STEPS = 2
 """Steps that run as ever, with the same marks, before one is captured."""
 
-MOST_FAILURES = 3
-"""How often in a row a capture may be given up before it has run ten times, until nothing is captured any more."""
-
-_NO_ROOM = "there is not enough memory to capture it"
-
 Guards = Sequence[Any]
 Action = Callable[[list[Any]], Scores]
-
-
-class Captured(Protocol):
-    """A captured step."""
-
-    def run(self) -> Scores:
-        """Run it; the scores are copies."""
-
-    def is_valid(self) -> bool:
-        """Whether what the capture itself depends on is as it was."""
-
-
-class Backend(Protocol):
-    """What captures.
-
-    Attributes:
-        generators: of the members.
-    """
-
-    generators: MemberGenerators
-
-    def refuses(self, leaves: Sequence[Any]) -> str:
-        """Why a step with these inputs can't be captured; empty where it can."""
-
-    def warm(self, action: Callable[[], Scores]) -> Scores:
-        """Run a step as ever, in the place where one will be captured."""
-
-    def capture(self, action: Callable[[], Scores], draws: bool = True) -> Captured:
-        """Capture a step without running it.
-
-        Args:
-            draws: it draws random numbers of the members.
-
-        Raises:
-            Exception: it can't be captured. What it has changed on the host is put back.
-        """
 
 
 @dataclass(frozen=True)
@@ -92,55 +52,35 @@ class GraphEntry:
     """What is known of steps of one kind.
 
     Attributes:
-        reason: why they are not captured; empty where they are or may be yet.
+        capture: of the step, and of what follows it unless that is apart.
         buffers: memory that stands for the inputs.
         guards: of the latest step.
-        same: how many steps had these marks.
-        runs: of this capture.
-        failures: captures in a row that were given up early.
         apart: why what follows the step is not captured with it; empty where it is or may be yet.
     """
 
-    reason: str = ""
+    capture: Capture
     buffers: list[Any] = field(default_factory=list)
     guards: Guards | None = None
-    same: int = 0
-    captured: Captured | None = None
-    runs: int = 0
-    failures: int = 0
     apart: str = ""
+
+    @property
+    def captured(self) -> Graph | None:
+        """The step as a graph; None where it runs as ever."""
+        return next(iter(self.capture.graphs), None)
 
     def note(self, guards: Guards | None) -> None:
         """Take the marks of the next step; a capture with others is given up."""
-        old = self.guards
-        self.guards = guards
-        if guards is not None and old is not None and [id(m) for m in guards] == [id(m) for m in old]:
-            self.same += 1
-            return
-        self.same = 0
-        self.drop()
-
-    def drop(self) -> None:
-        """Give the capture up."""
-        if self.captured is not None:
-            self.failures = self.failures + 1 if self.runs < 10 else 0
-            if self.failures >= MOST_FAILURES:
-                self.reason = "what the step depends on changes again and again"
-        self.captured, self.runs = None, 0
+        old, self.guards = self.guards, guards
+        if guards is None or old is None or [id(m) for m in guards] != [id(m) for m in old]:
+            self.capture.changed()
 
     def replay(self, leaves: Sequence[Any]) -> Scores:
         """Run the capture with these inputs."""
         assert self.captured is not None  # as the caller has seen
         self.fill(leaves)
-        self.runs += 1
-        return self.captured.run()
-
-    def give_up(self, reason: str, within: Epilogue | None) -> None:
-        """Don't capture steps of this kind; or, where something was captured with them, try without that."""
-        if within is None:
-            self.reason = reason
-        else:
-            self.apart = reason
+        self.capture.replays += 1
+        scores: Scores = self.captured.run()
+        return scores
 
     def fill(self, leaves: Sequence[Any]) -> list[Any]:
         """The inputs in memory that is always the same."""
@@ -174,9 +114,10 @@ class StepGraph:
 
     def notes(self) -> list[str]:
         """How steps run, each way once."""
-        ways = ["captured as one graph" for k in self._kinds.values() if k.captured is not None]
-        ways += [f"not captured: {k.reason}" for k in self._kinds.values() if k.reason]
-        ways += [f"metrics beside the graph: {k.apart}" for k in self._kinds.values() if k.apart and not k.reason]
+        known = self._kinds.values()
+        ways = [k.capture.note for k in known if k.captured is not None]
+        ways += [k.capture.note for k in known if k.capture.reason]
+        ways += [f"metrics beside the graph: {k.apart}" for k in known if k.apart and not k.capture.reason]
         return list(dict.fromkeys(ways))
 
     def known(self, kind: Hashable) -> GraphEntry | None:
@@ -185,9 +126,9 @@ class StepGraph:
 
     def release(self) -> bool:
         """Give captures up for the memory that they hold; whether there were any."""
-        held = [known for known in self._kinds.values() if known.captured is not None]
-        for known in held:
-            known.captured, known.reason = None, "the memory is needed for something else"
+        held = [known.capture for known in self._kinds.values() if known.captured is not None]
+        for capture in held:
+            capture.graphs, capture.reason = (), "the memory is needed for something else"
         return bool(held)
 
     def run(
@@ -213,31 +154,35 @@ class StepGraph:
             draws: the step draws random numbers of the members.
             half: the dtype of 16-bit numbers that it computes with, if there are any.
         """
-        known = self._kinds.get(kind)
-        if known is None:
-            while len(self._kinds) >= self.most_kinds:
-                del self._kinds[next(iter(self._kinds))]
-            known = self._kinds[kind] = GraphEntry(self.backend.refuses(leaves))
+        known = self._kinds.get(kind) or self._new(kind, leaves)
+        capture = known.capture
         guard = None if after is None or known.apart else after.keep.guard()
-        if not known.reason:
+        if not capture.reason:
             known.note(None if guards is None else [*guards, *([] if guard is None else [guard])])
-        if known.reason or guards is None:
+        if capture.reason or guards is None:
             return _followed(action, after)(list(leaves))
-        if known.captured is not None and not known.captured.is_valid():
-            known.captured = None  # captured anew at once: nothing about the step has changed
-        buffers = known.fill(leaves)
-        if known.captured is None and known.same < WARM_STEPS:
-            return self.backend.warm(lambda: _followed(action, after)(buffers))
+        due, buffers = capture.is_due(), known.fill(leaves)
         whole = action if guard is None else _followed(action, after)
-        if known.captured is None:
-            within = None if guard is None else after
-            scores = self._capture(known, lambda: whole(buffers), rewind, within, draws, half)
+        if due:
+            self._attempt(known, partial(whole, buffers), rewind, None if guard is None else after, draws, half)
+        if known.captured is not None:
+            scores = known.replay(buffers)
+        elif due or capture.reason:
+            scores = whole(buffers)
         else:
-            known.runs += 1
-            scores = known.captured.run()
+            scores = self.backend.warm(partial(whole, buffers))
         return _followed(lambda _: scores, after)(buffers) if guard is None else scores
 
-    def _capture(
+    def _new(self, kind: Hashable, leaves: Sequence[Any]) -> GraphEntry:
+        while len(self._kinds) >= self.most_kinds:
+            del self._kinds[next(iter(self._kinds))]
+        device = self.backend.generators.device
+        away = next((v.device for v in leaves if isinstance(v, Tensor) and v.device != device), None)
+        reason = self.backend.refused() if away is None else f"an input is on {away}"
+        known = self._kinds[kind] = GraphEntry(Capture(WARM_STEPS, reason))
+        return known
+
+    def _attempt(
         self,
         known: GraphEntry,
         action: Callable[[], Scores],
@@ -245,81 +190,65 @@ class StepGraph:
         within: Epilogue | None,
         draws: bool,
         half: torch.dtype | None,
-    ) -> Scores:
-        """Capture a step; where it does what the step does, it is that from now on. Returns what the step gives."""
-        try:
-            captured = self.backend.capture(action, draws)
-        except Exception as error:
-            known.give_up(*((_NO_ROOM, None) if out_of_memory(error) else (_message(error), within)))
-        else:
-            kept = within.keep.tensors() if within else ()
-            tensors = {**self._state(), **{f"metric {i}": value for i, value in enumerate(kept)}}
-            scores = self._compared(known, captured, tensors, action, rewind, within, half)
-            if scores is not None:
-                return scores
-            del captured  # with the memory that it holds
-        rewind()
-        return action()
+    ) -> None:
+        """Capture a step; where something was captured with it in vain, try without that from now on."""
+        kept = within.keep.tensors() if within else ()
+        tensors = {**self._state(), **{f"metric {i}": value for i, value in enumerate(kept)}}
 
-    def _compared(
+        def save() -> Callable[[], None]:
+            put_back = Saved(tensors.values(), self.backend.generators)
+
+            def restore() -> None:
+                put_back()
+                rewind()
+
+            return restore
+
+        capture = known.capture
+        capture.attempt(self.backend, [Part(action, draws)], save, partial(self._other, tensors, half))
+        if within is not None and capture.reason not in ("", NO_ROOM):
+            known.apart, capture.reason = capture.reason, ""
+
+    def _other(
         self,
-        known: GraphEntry,
-        captured: Captured,
         tensors: Mapping[str, Tensor],
-        action: Callable[[], Scores],
-        rewind: Callable[[], None],
-        within: Epilogue | None,
         half: torch.dtype | None,
-    ) -> Scores | None:
-        """Make the step, and make it captured as well: whether both come to the same. What the step gives.
-
-        Returns:
-            None where there is no memory for both: all is as before the step then, and the kind is given up.
-        """
+        restore: Callable[[], None],
+        action: Callable[[], Scores],
+        replay: Callable[[], Scores],
+    ) -> str:
+        """How the captured step differs from the step; empty where both come to the same."""
         generators = self.backend.generators
-        before: Saved | None = None
+
+        def outcome(run: Callable[[], Scores]) -> dict[str, Tensor | Change]:
+            start = Saved(tensors.values(), generators)
+            with self._strictly():
+                scores = run()
+            return _outcome(start, scores, Saved(tensors.values(), generators), tensors, generators)
 
         def nudged(number: int) -> dict[str, Tensor | Change]:
-            assert before is not None  # the step was made from there
-            before()
-            rewind()
+            restore()
             draw = torch.Generator().manual_seed(number)
             for name, tensor in tensors.items():  # the others are not cast
                 cast = half if name.startswith("parameter") else None
                 nudge([tensor], partial(matmul_precision.rounding, half=cast), draw)
-            start = Saved(tensors.values(), generators)
-            with self._strictly():
-                return _outcome(start, action(), Saved(tensors.values(), generators), tensors, generators)
+            return outcome(action)
 
-        try:
-            before = Saved(tensors.values(), generators)
-            rewind()
-            with self._strictly():
-                scores = action()
-            after = Saved(tensors.values(), generators)
-            expected = _outcome(before, scores, after, tensors, generators)
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            if before is not None:
-                before()
-            known.give_up(_NO_ROOM, None)
-            return None
-        try:
-            before()
-            rewind()
-            found = _outcome(before, captured.run(), Saved(tensors.values(), generators), tensors, generators)
-            allowed = partial(matmul_precision.tolerance, half=half)
-            other = other_than(found, expected, allowed, len(generators), nudged, near=False, half=half is not None)
-            reason = f"captured, the step {other}" if other else ""
-        except Exception as error:
-            reason = _message(error)
-        after()
-        if reason:
-            known.give_up(reason, within)
-        else:
-            known.captured = captured
-        return scores
+        restore()
+        expected = outcome(action)
+        restore()
+        allowed, rounds = partial(matmul_precision.tolerance, half=half), half is not None
+        return other_than(outcome(replay), expected, allowed, len(generators), nudged, near=False, half=rounds)
+
+
+def graph_of(array: FusedArray, state: Callable[[], Mapping[str, Tensor]]) -> StepGraph | None:
+    """What captures an array's steps; None where there is nothing to be had from that, as on a CPU.
+
+    Args:
+        state: all tensors that a step changes, by name, but for the random streams.
+    """
+    backend = graphs_of(array)
+    return None if backend is None else StepGraph(backend, state, lambda: strictly(array))
 
 
 def _outcome(
@@ -348,7 +277,3 @@ def _followed(action: Action, after: Epilogue | None) -> Action:
         return {}
 
     return both
-
-
-def _message(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

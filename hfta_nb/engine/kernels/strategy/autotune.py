@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.comparison import compare
+from hfta_nb.engine.kernels.cuda_graphs import graphed
 from hfta_nb.engine.kernels.strategy import matmul_precision
-from hfta_nb.engine.kernels.strategy.graphed import graphed
 from hfta_nb.engine.kernels.strategy.kernel_variants import (
     COMPILED,
     CONVOLUTIONS,

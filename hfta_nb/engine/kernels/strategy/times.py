@@ -57,6 +57,11 @@ class Kept:
             self._read()  # another process may have measured it since
         return self._times.get(what)
 
+    def all_of(self, kind: str) -> list[Times]:
+        """The times of all computations whose names begin so."""
+        self._read()
+        return [times for what, times in self._times.items() if what.startswith(kind)]
+
     def own(self, what: str) -> bool:
         """True if this process has measured the times."""
         return what in self._own

@@ -41,18 +41,22 @@ def why_not(source: Source, device: torch.device) -> str:
     return ""
 
 
+Compiler = Callable[[GraphModule, list[Tensor]], Callable[..., Any]]
+
+
 class Compiled:
     """A compiled program; a call does the same as `Program.run`.
 
     Args:
         source: of the program.
+        compiler: compiles the graph for these examples of its inputs; torch's by default.
 
     Raises:
         NotRecordableError: it cannot be written as draws and one graph.
         Exception: the compiler's own.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, compiler: Compiler | None = None) -> None:
         draws, calls = drawn_first(said(source.calls))
         bases = {r.storage: r for _, c in draws for r in c.results if r is not None and r.storage in c.makes}
         self._made: list[Any] = [None] * (1 + max((s for c in source.calls for s in c.makes), default=0))
@@ -62,7 +66,7 @@ class Compiled:
         self._inputs = graph.inputs
         examples = _examples([graph.geometry(value) for value in self._inputs], source.device)
         with torch.no_grad(), torch._C._DisableAutocast():  # the trace contains the casts of an active autocast
-            self._graph = _compiled(graph.module, examples)
+            self._graph = (compiler or _compiled)(graph.module, examples)
 
     @torch.no_grad()
     def __call__(self) -> list[Tensor]:

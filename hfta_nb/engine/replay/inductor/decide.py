@@ -1,7 +1,9 @@
 """Decides whether a replayed step is compiled: it must pay, be faster, and give the same numbers.
 
-Compiling takes seconds to minutes, so it is for long runs. The gain is measured once and kept with the times of kernels
-(`kernels/strategy/timing_cache.py`); before that, the usual gain on the device is assumed.
+Compiling takes seconds to minutes, so it is for long runs. On a GPU a child process compiles while the step is replayed
+as a CUDA graph (`background`); then the compiled step is read from the compiler's cache, compared, timed, and swapped
+in. Gain and cost of each step are measured and kept with the times of kernels (`kernels/strategy/timing_cache.py`); of
+a new step they are assumed to be the medians on this device.
 """
 
 from __future__ import annotations
@@ -9,20 +11,23 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hfta_nb.engine.comparison import Saved, nudge, streams_by_member
 from hfta_nb.engine.distances import Change
+from hfta_nb.engine.kernels.capture import Backend, Part
+from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.kernels.strategy import matmul_precision
 from hfta_nb.engine.kernels.strategy.autotune import clock_of
-from hfta_nb.engine.kernels.strategy.times import Times
+from hfta_nb.engine.kernels.strategy.times import Kept, Times
 from hfta_nb.engine.kernels.strategy.timing_cache import kept
 from hfta_nb.engine.kernels.strategy.variant_trials import killed, trying
+from hfta_nb.engine.replay.inductor.background import BackgroundCompile
 from hfta_nb.engine.replay.inductor.compile import Compiled, why_not
 from hfta_nb.engine.replay.inductor.norm_overloads import said
 from hfta_nb.engine.replay.program import Program
@@ -31,14 +36,29 @@ from hfta_nb.engine.replay.verify import Outcome, differing
 
 COMPILE_MODES = ("auto", "never", "always")
 
-USUAL_GAIN = {"cpu": 0.0, "cuda": 0.1}
-"""The assumed fraction of a replayed step that compiling saves, before it is measured. On a CPU it cost time with most
-models measured (decision 15); for GPUs it is a cautious guess."""
+BACKGROUND = {"cuda"}
+"""Types of devices for which a child process compiles while training goes on."""
 
-USUAL_SECONDS, SECONDS_PER_CALL = 10.0, 0.15
-"""The assumed duration of compiling, before it is measured."""
+
+class Usual(NamedTuple):
+    """What compiling a step gains and costs on a device.
+
+    Attributes:
+        gain: the fraction of a replayed step that it saves.
+        compiling_s: its duration in seconds, by call of the step.
+        swapping_s: how long training waits for a step that was compiled in the background, in seconds.
+    """
+
+    gain: float
+    compiling_s: float
+    swapping_s: float
+
+
+USUAL = {"cpu": Usual(0.0, 0.15, 5.0), "cuda": Usual(0.25, 0.25, 5.0)}
+"""Assumed until the device has compiled a step. On a CPU most models measured lost time (decision 15)."""
 
 LAP_S, LAPS = 0.02, 7
+_STEP = "compiled step "
 _WAY = "compiled"
 _ELSEWHERE = "it was not in an earlier run"
 
@@ -52,13 +72,30 @@ def decide(program: Program, way: str, steps: float) -> None:
         way: "auto" or "always".
         steps: the expected number of further runs, for "auto".
     """
-    decision = program.decision
-    decision.made = True
+    program.decision.made = True
+    _guarded(program, lambda source: _decided(program, source, way, steps))
+
+
+def swap(program: Program, steps: float) -> None:
+    """Use the step that another process has compiled, if it is faster and gives the same numbers; as `decide`."""
+    pending, program.decision.pending = program.decision.pending, None
+    assert pending is not None  # it is due
+
+    def settled(source: Source) -> None:
+        if pending.failure:
+            program.decision.note = f"not compiled: {pending.failure}"
+        else:
+            _settled(program, source, steps, pending.seconds)
+
+    _guarded(program, settled)
+
+
+def _guarded(program: Program, decided: Callable[[Source], None]) -> None:
     try:
         if program.source is not None:
-            _decided(program, program.source, way, steps)
+            decided(program.source)
     except Exception as error:
-        decision.note = _failed(error)
+        program.decision.note = _failed(error)
 
 
 def _decided(program: Program, source: Source, way: str, steps: float) -> None:
@@ -67,51 +104,100 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
     if reason:
         decision.note = f"not compiled: {reason}"
         return
-    times = kept(device)
-    what = f"compiled step {source.digest()}"
+    times, what = kept(device), _name(source)
     if killed(times, what, _WAY):
         decision.note = "not compiled: the process ended when it was tried"
         return
-    known = times.get(what)
-    if way == "auto":
-        # Compiled, a step rounds otherwise: what the first run of this length has decided, all others do.
-        length = f"{what}, in runs of about 2^{int(steps).bit_length()} steps"
-        decided = times.get(length)
-        pays, why = _pays(source, known, lambda: _timed(program, device), steps)
-        if decided is None and not pays:
-            decided = times.put(length, {"replayed": None})
-        if decided is not None and _WAY not in decided:
-            decision.note = f"not compiled: {why or _ELSEWHERE}"
-            return
-        way = "always" if decided is not None else way
+    if way == "always":
+        _measured(program, source, always=True)
+        return
+    length = _length(source, steps)
+    decided = times.get(length)
+    pays, why = _pays(source, times.get(what), lambda: _timed(program), steps)
+    if decided is None and not pays:
+        decided = times.put(length, {"replayed": None})
+    if decided is not None and _WAY not in decided:
+        decision.note = f"not compiled: {why or _ELSEWHERE}"
+    elif decided is not None:
+        _measured(program, source, always=True)
+    elif device.type in BACKGROUND:
+        decision.pending, decision.note = BackgroundCompile(source), "not compiled yet: another process compiles it"
+    else:
+        _settled(program, source, steps)
+
+
+def _settled(program: Program, source: Source, steps: float, compiling_s: float | None = None) -> None:
+    """Compile for a run of so many steps, and do as the first such run has done.
+
+    Args:
+        compiling_s: how long a child process took; None if none has compiled it.
+    """
+    decision = program.decision
+    if _measured(program, source, compiling_s=compiling_s) is None:
+        return
+    # Compiled, a step rounds otherwise: what the first run of this length has decided, all others do.
+    chosen: Times = {_WAY if decision.compiled is not None else "replayed": None}
+    decided = kept(source.device).put(_length(source, steps), chosen)
+    if _WAY not in decided and decision.compiled is not None:
+        decision.compiled, decision.note = None, f"not compiled: {_ELSEWHERE}"
+    elif _WAY in decided and decision.compiled is None:
+        _tried(program, source.device, always=True)
+
+
+def _measured(program: Program, source: Source, always: bool = False, compiling_s: float | None = None) -> Times | None:
+    """Compile and compare, and keep the times; None if the compiler failed."""
+    times, what = kept(source.device), _name(source)
     with trying(times, what, _WAY):
-        found = decision.measured = _tried(program, device, always=way == "always")
+        found = program.decision.measured = _tried(program, source.device, always)
     if found is not None:
+        if compiling_s is not None:
+            found |= {"compiling": compiling_s, "swapping": found["compiling"]}
         times.put(what, found)
-        if way == "auto":
-            decided = times.put(length, {_WAY if decision.compiled is not None else "replayed": None})
-            if _WAY not in decided and decision.compiled is not None:
-                decision.compiled, decision.note = None, f"not compiled: {_ELSEWHERE}"
-            elif _WAY in decided and decision.compiled is None:
-                _tried(program, device, always=True)
+    return found
+
+
+def _name(source: Source) -> str:
+    return f"{_STEP}{source.digest()}"
+
+
+def _length(source: Source, steps: float) -> str:
+    return f"{_name(source)}, in runs of about 2^{int(steps).bit_length()} steps"
+
+
+def usual(times: Kept, device: torch.device) -> Usual:
+    """What compiling a step gains and costs on this device: medians over the steps that were compiled on it."""
+    assumed = USUAL.get(device.type, Usual(0.0, 0.15, 5.0))
+    found = [t for t in times.all_of(_STEP) if t.get("replayed") and t.get("compiled") and t.get("calls")]
+
+    def median(of: Callable[[Any], float], among: Sequence[Times], otherwise: float) -> float:
+        return statistics.median(map(of, among)) if among else otherwise
+
+    swapped = [t for t in found if t.get("swapping")]
+    gain = median(lambda t: 1 - t["compiled"] / t["replayed"], found, assumed.gain)
+    each = median(lambda t: t["compiling"] / t["calls"], found, assumed.compiling_s)
+    return Usual(max(0.0, gain), each, median(lambda t: t["swapping"], swapped, assumed.swapping_s))
 
 
 def _pays(source: Source, known: Times | None, measure: Callable[[], float], steps: float) -> tuple[bool, str]:
     """True if compiling pays within so many steps; and the reason if not."""
-    if known is not None:
-        before, after, cost = known.get("replayed"), known.get("compiled"), known.get("compiling")
-        if before is None or after is None or cost is None:
+    device, known = source.device, known or {}
+    in_general = usual(kept(device), device) if device.type != "cpu" else USUAL["cpu"]
+    if known:
+        before, after, compiling = known.get("replayed"), known.get("compiled"), known.get("compiling")
+        if before is None or after is None or compiling is None:
             return False, "it gave other numbers when it was tried"
         if after >= before:
             return False, f"compiled it took {after * 1e3:.3g} ms, not compiled {before * 1e3:.3g} ms"
-        saved = before - after
+    elif not in_general.gain:
+        return False, f'on a {device.type} most steps are slower compiled; "always" measures this one'
     else:
-        gain = USUAL_GAIN.get(source.device.type, 0.0)
-        if not gain:
-            return False, f'on a {source.device.type} most steps are slower compiled; "always" measures this one'
-        saved, cost = gain * measure(), USUAL_SECONDS + SECONDS_PER_CALL * len(source.calls)
-    if saved * steps <= cost:
-        return False, f"it takes about {cost:.0f} s, more than {steps:.0f} steps would save"
+        before, compiling = measure(), in_general.compiling_s * len(source.calls)
+        after = before * (1 - in_general.gain)
+    cost = compiling
+    if device.type in BACKGROUND:  # training goes on meanwhile, and waits for the swap alone
+        cost, steps = known.get("swapping") or in_general.swapping_s, max(0.0, steps - compiling / before)
+    if (before - after) * steps <= cost:
+        return False, f"it takes about {compiling:.0f} s, more than {steps:.0f} steps would save"
     return True, ""
 
 
@@ -120,26 +206,27 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
     decision, source = program.decision, program.source
     assert source is not None  # checked by the caller
     restore = _saved(source)
+    replay = program.kernel_by_kernel
     try:
         begin = time.perf_counter()
         compiled = Compiled(source)
         cost = time.perf_counter() - begin
-        expected = _outcome(source, program.run, restore)
+        expected = _outcome(source, replay, restore)
         # In float64, rounding is too small to turn a unit on or off.
         kinks = all(buffer.dtype != torch.float64 for _, buffer in source.gradients)
-        again = partial(_nudged_outcome, source, program.run, restore)
+        again = partial(_nudged_outcome, source, replay, restore)
         found = _outcome(source, compiled, restore)
         trouble = differing(found, expected, len(source.generators), again, source.half, kinks)
         if trouble:
             decision.note = f"not compiled: compiled, the step {trouble}"
             return {"replayed": None, "compiled": None, "compiling": cost}
-        replayed, faster = _laps([program.run, compiled], device)
+        replayed, faster = _laps([replay, compiled], source)
         text = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, not compiled {replayed * 1e3:.3g} ms"
         if always or faster < replayed:
             decision.compiled, decision.note = compiled, text
         else:
             decision.note = f"not compiled: {text}"
-        return {"replayed": replayed, "compiled": faster, "compiling": cost}
+        return {"replayed": replayed, "compiled": faster, "compiling": cost, "calls": float(len(source.calls))}
     except Exception as error:
         decision.note = _failed(error)
         return None
@@ -151,12 +238,12 @@ def _failed(error: Exception) -> str:
     return f"not compiled: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
 
 
-def _timed(program: Program, device: torch.device) -> float:
+def _timed(program: Program) -> float:
     """Seconds of a replayed step."""
     assert program.source is not None  # checked by the caller
     restore = _saved(program.source)
     try:
-        return _laps([program.run], device)[0]
+        return _laps([program.kernel_by_kernel], program.source)[0]
     finally:
         restore()
 
@@ -207,9 +294,18 @@ def _nudged_outcome(
         before()
 
 
-def _laps(runs: list[Callable[[], Any]], device: torch.device) -> list[float]:
-    """Seconds of one run of each, as medians of alternating laps."""
-    clock = clock_of(device)
+def backend_for(source: Source) -> Backend | None:
+    """Captures steps for timing, in a pool of their own; None on a CPU."""
+    return CudaGraphs(source.device, source.generators) if source.device.type == "cuda" else None
+
+
+def _laps(runs: list[Callable[[], Any]], source: Source) -> list[float]:
+    """Seconds of one run of each, as medians of alternating laps; on a GPU within CUDA graphs, as they are used."""
+    clock, backend = clock_of(source.device), backend_for(source)
+    if backend is not None and not backend.refused():
+        for run in runs:
+            backend.warm(run)
+        runs = [backend.capture(Part(run, source.draws)).run for run in runs]
 
     def lap(run: Callable[[], Any], count: int) -> float:
         begin = clock()
