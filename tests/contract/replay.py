@@ -15,7 +15,7 @@ from tests.contract.serial import make, target_for
 from tests.contract.zoo.agree import row_of
 
 MEMBERS, SEEDS = 3, [1, 2, 3]
-REPLAYED = "replayed from a recording"
+REPLAYED = "recorded"
 EXACT = 1e-15
 TIGHT = {"atol": 1e-14, "rtol": 1e-14}
 NOT = {"control flow on values"}

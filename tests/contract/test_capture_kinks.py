@@ -84,7 +84,7 @@ def _told(array: FusedArray) -> list[str]:
 @pytest.mark.usefixtures("rounding_up")
 def test_a_unit_turned_on_by_rounding_does_not_matter() -> None:
     array, first, last = _trained(1)
-    assert _told(array) == ["replayed from a recording"]
+    assert _told(array) == ["recorded"]
     assert {choice.chosen.name for choice in array._calls.steps.choices()} == {"up"}
     apart = [(a - b).norm() / a.norm() for a, b in zip(first, last, strict=True)]
     assert 1e-4 < max(apart) < 2e-2  # it was turned on, which is little among so many
@@ -93,7 +93,7 @@ def test_a_unit_turned_on_by_rounding_does_not_matter() -> None:
 @pytest.mark.usefixtures("rounding_up")
 def test_where_it_matters_the_recorded_kernels_stay() -> None:
     array, first, last = _trained(SAMPLES // 2)
-    assert _told(array) == ["replayed from a recording"]
+    assert _told(array) == ["recorded"]
     assert not array._calls.steps.choices()
     for a, b in zip(first, last, strict=True):
         torch.testing.assert_close(a, b)

@@ -157,9 +157,9 @@ class Tried:
 
 
 _ORIGINAL = Tried(torch.sum)
-REFUSED = "not replayed: `_draw` uses Generator"
+REFUSED = "not recorded: `_draw` uses Generator"
 TOLD = dict.fromkeys(["computed", "matched", "formatted", "compared"], (REPLAYED, REFUSED)) | {
-    way: (f"not replayed: a loss, metric or hook keeps a value for each member: Tried.{way}.weight",) * 2
+    way: (f"not recorded: a loss, metric or hook keeps a value for each member: Tried.{way}.weight",) * 2
     for way in ("counted", "written")
 }
 """By what a method does: how it runs where all fields are clear, and where one is not."""

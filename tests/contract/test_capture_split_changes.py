@@ -224,7 +224,7 @@ def test_a_tensor_made_of_values_is_no_constant(x: Tensor, device: torch.device)
     reason = "a tensor is made of numbers that may be values of others"
     if device.type != "cpu":
         reason = f"tensors on cpu and {device.type}:0"
-    assert notes(array) == notes(array, "backward") == f"not replayed: {reason}"
+    assert notes(array) == notes(array, "backward") == f"not recorded: {reason}"
 
 
 class Aliased(nn.Module):
@@ -262,7 +262,7 @@ class Hooked(Aliased):
 def test_what_is_not_replayed_is_said(kind: type[nn.Module], x: Tensor, device: torch.device) -> None:
     array, other = pair(kind, device)
     compare(array, other, x, times=5)
-    assert notes(array).startswith("not replayed: ")
+    assert notes(array).startswith("not recorded: ")
 
 
 class Doubling(torch.autograd.Function):

@@ -228,7 +228,7 @@ def test_explain_tells_what_is_computed_again_and_that_it_is_not_replayed() -> N
     checkpoint(array, True)
     assert told(array) == ["activations within the model are computed again in the backward"]
     array.capture = False
-    reason = "; not replayed, as recording holds what this lets go of"
+    reason = "; not recorded, as a recording holds what this lets go of"
     assert told(array) == ["activations within the model are computed again in the backward" + reason]
     single = fuse([nn.Linear(4, 2), nn.Linear(4, 2)])
     checkpoint(single, True)

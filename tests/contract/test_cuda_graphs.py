@@ -238,7 +238,7 @@ def test_an_error_of_a_replay_leaves_the_capture(within: SimpleNamespace, monkey
         with pytest.raises(RuntimeError, match="no such kernel"):
             array.backward(nn.functional.cross_entropy, *batch(6))
     within.capturing = False
-    assert array._calls.steps.notes() == ["replayed from a recording"]
+    assert array._calls.steps.notes() == ["recorded"]
 
 
 def test_an_error_of_an_eager_call_leaves_the_capture(within: SimpleNamespace) -> None:

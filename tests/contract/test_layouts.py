@@ -390,4 +390,4 @@ def test_images_that_an_evaluation_returns_are_stored_as_before(faster: list[str
         assert torch.allclose(images, given, rtol=1e-4, atol=1e-5)
         assert images.stride() == given.stride()
     assert not layout(array, "without gradients")
-    assert "replayed from a recording" in list(array.explain()["how"])
+    assert "recorded" in list(array.explain()["how"])

@@ -139,7 +139,7 @@ def test_each_form_takes_its_fastest_way(form: Form, name: str, fastest: int, co
     (found,) = array._tuning._forms.values()
     assert found.way is not None
     assert found.way.block_size == fastest
-    assert "replayed from a recording" in notes(array, name)
+    assert "recorded" in notes(array, name).split("; ")
     assert array.block_size == (6 if form is evaluate else fastest)  # evaluation leaves training as it is
     assert any(f"block size {fastest}" in how for how in array.explain()["how"])
 
@@ -210,7 +210,7 @@ def test_a_way_that_is_set_by_hand_stays(costs: dict[int, float]) -> None:
         backward(array, x, y)
         split(array, x, y)
     assert array.block_size == 2
-    assert notes(array, "backward") == "replayed from a recording"
+    assert notes(array, "backward") == "recorded"
     with pytest.raises(FusionError, match="neither on nor off"):
         array.self_tuning = 1  # type: ignore[assignment]
 

@@ -108,7 +108,7 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     if state.settings.checkpointed:
         rows.append((WHOLE, _checkpointed(state)))
     if state.settings.block_size < len(state):
-        beside = ", replayed side by side on streams" if state.generators.device.type == "cuda" else ""
+        beside = ", side by side on streams" if state.generators.device.type == "cuda" else ""
         rows.append((WHOLE, f"in blocks of {state.settings.block_size} of {len(state)} members{beside}"))
     on = {"one": "on one thread", "blocks": "blocks of members side by side, a thread each"}
     rows += [(WHOLE, on[state.settings.threads])] if state.settings.threads in on else []
@@ -138,5 +138,5 @@ def _checkpointed(state: ArrayState) -> str:
     if not state.engine.segments:
         return "activations are kept, as the model has no segments to compute again"
     paths = ", ".join(path or "the model" for path in state.engine.segments)
-    replayed = "" if state.capture else "; not replayed, as recording holds what this lets go of"
+    replayed = "" if state.capture else "; not recorded, as a recording holds what this lets go of"
     return f"activations within {paths} are computed again in the backward{replayed}"

@@ -281,9 +281,9 @@ class ProgramCache:
 
     def notes(self) -> list[str]:
         """Descriptions of how calls run, each once."""
-        ways = [f"not replayed: {self.closed}"] if self.closed else []
-        ways += ["replayed from a recording" for entry in self if entry.ready]
-        ways += [f"not replayed: {entry.reason}" for entry in self if entry.reason]
+        ways = [f"not recorded: {self.closed}"] if self.closed else []
+        ways += ["recorded" for entry in self if entry.ready]
+        ways += [f"not recorded: {entry.reason}" for entry in self if entry.reason]
         return list(dict.fromkeys(ways))
 
 

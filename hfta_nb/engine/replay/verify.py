@@ -193,7 +193,7 @@ def proven(
                 difference = differing(found, expected, len(state), nudged, half, kinks)
             except Exception as error:
                 return failure(error)
-        return f"replayed, it {difference}" if difference else ""
+        return f"run from its recording, it {difference}" if difference else ""
 
     chosen = state.settings.strategy == "measured"
     made, run = make(chosen)

@@ -29,7 +29,7 @@ class CallPath:
 
     def add(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Append a function and the kinds of its arguments."""
-        # In each call that is not replayed: tensors, and values that count as they are, take no call of `_kind`.
+        # In each call that is not recorded: tensors, and values that count as they are, take no call of `_kind`.
         kinds = [Tensor if type(v) is Tensor else v if type(v) in _TOLD_APART else _kind(v) for v in args]
         if kwargs:
             kinds += kwargs

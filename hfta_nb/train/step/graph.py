@@ -3,7 +3,7 @@
 What a capture is, is a backend's affair: on a GPU a CUDA graph of everything in the step, forward, loss, backward,
 loss scaling, optimizer, metrics, and keeping what the step gives (`hfta_nb.engine.kernels.capture`). Here is what
 decides. A step may be captured if the same call would make the same kernel calls on the same memory, which is so when
-it is replayed from a recording (`hfta_nb.engine.replay`) and its optimizers are bound (`ArrayOptimizer.ready`). What
+it is recorded (`hfta_nb.engine.replay`) and its optimizers are bound (`ArrayOptimizer.ready`). What
 those are bound to are *marks*; a capture is good for as long as they are the same objects. Learning rates and loss
 scales are read from the device, so that they may change.
 """
