@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
+from hfta_nb.engine.rules import embedding
 from tests.contract.serial import largest
 
 ROWS, WIDTH, MEMBERS = 7, 6, 3
@@ -39,6 +40,13 @@ class Looked(nn.Module):
         return (found.sin() * torch.arange(found.shape[-1])).sum() + self.before.sum()
 
 
+@pytest.fixture(params=[1 << 20, 0], ids=["small tables", "large tables"])
+def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From how many bytes on tables are large."""
+    monkeypatch.setattr(embedding, "_LARGE", request.param)
+
+
+@pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("own", [False, True], ids=["shared indices", "own indices"])
 @pytest.mark.parametrize("kind", TABLES)
 def test_tables_in_any_memory(kind: str, own: bool) -> None:
@@ -58,6 +66,7 @@ def test_tables_in_any_memory(kind: str, own: bool) -> None:
     assert "in the tables of all members, without a copy" in set(array.explain()["how"])
 
 
+@pytest.mark.usefixtures("large")
 def test_gradients_of_gradients() -> None:
     modules = [Looked(TABLES["as it is"]) for _ in range(MEMBERS)]
     array, index = hfta.fuse(modules), torch.tensor([0, 6, 3, 3])
@@ -83,6 +92,28 @@ def test_no_table_is_copied() -> None:
     assert step.program.source is not None
     large = {call.function for call in step.program.source.calls for r in call.results if _count(r) >= 500 * 8}
     assert large == {torch.ops.aten.embedding_dense_backward.default}
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_large_tables_are_added_where_they_are_kept(dtype: torch.dtype, padding: int | None) -> None:
+    """No memory of the size of the tables is made or copied, and each sum has the bits of the plain module's."""
+    torch.manual_seed(0)
+    modules = [Looked(lambda index, table: F.embedding(index, table, padding)).to(dtype) for _ in range(MEMBERS)]
+    for module in modules:
+        module.table = nn.Parameter(torch.randn(9_000, 16, dtype=dtype))
+    array, index = hfta.fuse(modules), torch.randint(0, 40, (100,))
+    for _ in range(4):
+        for p in array.parameters():
+            p.grad = None
+        array.backward(lambda output, _=None: output, index)
+    [step] = array._calls.steps
+    assert step.program is not None
+    assert [buffer.shape for buffer, _ in step.program.gradients if buffer.numel() >= 9_000 * 16] == []
+    assert max((slot.numel() for slot in step.program.slots), default=0) < 9_000 * 16
+    for i, module in enumerate(modules):
+        module(index).backward()
+        assert torch.equal(array.table.grad[i], module.table.grad)
 
 
 def _count(place: Any) -> int:

@@ -68,12 +68,17 @@ class MemoryLayout:
             if maker is None or kernel is None or count[place.storage] > 1:
                 continue
             out = maker.results[0]
-            if out is None or views.get(place.storage, set()) - {out, place}:
+            if out is None:
+                continue
+            others = views.get(place.storage, set()) - {out, place}
+            rows = {_row(out, i): i for i in range(out.size[0])} if others and out.size else {}
+            if not others <= rows.keys():
                 continue
             room_of_out = fitting(buffer, place, out, kernel.pointwise if self._exact else kernel.anywhere)
             if room_of_out is not None:
                 self.bound[place.storage] = room_of_out, out
                 self._tensors[out], self._tensors[place] = room_of_out, buffer
+                self._tensors.update({row: room_of_out[rows[row]] for row in others})
                 written.add(place)
         return written
 
@@ -125,3 +130,8 @@ class MemoryLayout:
             if self._last[storage] == i:
                 self.free.append(slot)
                 del self._slot_of[storage]
+
+
+def _row(place: BufferView, i: int) -> BufferView:
+    """The view of the entry `i` of the first axis."""
+    return place._replace(size=place.size[1:], stride=place.stride[1:], offset=place.offset + i * place.stride[0])

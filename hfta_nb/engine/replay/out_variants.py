@@ -147,7 +147,7 @@ def _table() -> dict[Any, Kernel]:
         found[_overload(name)] = Kernel(_clone)
     for name, value in (("zeros", 0), ("ones", 1)):
         for function in (_overload(name), _overload(f"{name}_like"), _overload(f"new_{name}")):
-            found[function] = Kernel(_fill(value))
+            found[function] = Kernel(_fill(value), anywhere=True)
     for name in ("full", "full_like"):
         found[_overload(name)] = Kernel(_full)
     found[_aten.new_full.default] = Kernel(_new_full)

@@ -20,6 +20,9 @@ from hfta_nb.engine.rules.rule_mode import Context, Rule, arguments
 
 _NAMES = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
 
+_LARGE = 1 << 20
+"""Gradients of at least so many bytes are computed by `_scattered`, whose calls are one per member."""
+
 
 class _Lookup(torch.autograd.Function):
     """Rows of the tables of all members.
@@ -47,11 +50,34 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (index,), (grad,) = ctx.saved_tensors, grads
         members, rows = len(index), ctx.rows
+        if not ctx.by_frequency and _is_scattered(grad, members * rows):
+            return _scattered(grad, index, rows, ctx.padding), None, None, None
         at, count, aside = index + _first(index, rows), members * rows, -1
         if ctx.padding is not None:  # one more row takes what the padding rows of all members would learn
             at, aside, count = at.masked_fill(index == ctx.padding % rows, count), count, count + 1
         found = torch.ops.aten.embedding_dense_backward(grad, at, count, aside, ctx.by_frequency)
         return found[: members * rows].view(members, rows, -1), None, None, None
+
+
+def _is_scattered(grad: Tensor, rows: int) -> bool:
+    """True if members' gradients are added into one tensor of the tables' shape, which a replayed step has where
+    gradients are kept: large tables are then written once. In 16 bits torch's two kernels round otherwise."""
+    large = rows * grad.shape[-1] * grad.element_size() >= _LARGE
+    return large and grad.device.type == "cpu" and grad.dtype in (torch.float32, torch.float64)
+
+
+def _scattered(
+    grad: Float[Tensor, " M *N D"], index: Int[Tensor, " M *N"], rows: int, padding: int | None
+) -> Float[Tensor, "M V D"]:
+    """The gradients of tables of so many rows; each row is a sum in the order of the indices, as torch's is."""
+    members, width = len(index), grad.shape[-1]
+    if padding is not None:
+        grad = grad.masked_fill((index == padding % rows).unsqueeze(-1), 0)
+    grad, index = grad.reshape(members, -1, width), index.reshape(members, -1)
+    found = grad.new_zeros(members, rows, width)
+    for member in range(members):
+        found[member].index_add_(0, index[member], grad[member])
+    return found
 
 
 def _first(index: Tensor, rows: int) -> Tensor:
