@@ -37,8 +37,9 @@ class Elsewhere:
 
     made: list[Elsewhere]
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, sources: Any) -> None:
         self.done, self.failure, self.seconds = False, "", 7.0
+        self.count = len(sources)
         self.made.append(self)
 
     def is_done(self) -> bool:
@@ -67,10 +68,11 @@ def _array() -> FusedArray:
     )
 
 
-def _step(compiled: bool) -> ArrayStep:
+def _step(compiled: bool, tuned: str = "") -> ArrayStep:
     step = ArrayStep(_array(), [ROW] * MEMBERS, nn.functional.cross_entropy, {}, 10)
     step.graph = graph_of(step)
     step.plan("auto" if compiled else "never", PLANNED, brief=False)
+    step.array.settings.tuned = tuned
     return step
 
 
@@ -135,6 +137,98 @@ def test_a_compiled_step_that_gives_other_numbers_is_not_swapped_in(
     _train(pair, range(12, 16))
     assert_same(*pair)
     assert _note(pair[0]).startswith("not compiled: compiled, the step gives other numbers")
+
+
+def _race(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    """What a compiled step takes in the blocks that are replayed, and in blocks of one; replayed, it takes 2."""
+
+    def laps(runs: list[Any], source: Any) -> list[float]:
+        return [2.0 if number == 0 else seconds[_blocks(run)] for number, run in enumerate(runs)]
+
+    monkeypatch.setattr(deciding, "_laps", laps)
+
+
+def _blocks(run: Any) -> str:
+    """Of a compiled step: "one" if each product is a member's own."""
+    names = {getattr(node.target, "__name__", "") for node in run._graph.graph.nodes}
+    return "together" if any(name.startswith(("bmm", "baddbmm")) for name in names) else "one"
+
+
+def _compiled_run(step: ArrayStep) -> Any:
+    program = next(iter(step.array._calls.steps)).program
+    assert program.decision.candidates == {}
+    return program.decision.compiled
+
+
+@pytest.mark.parametrize("fastest", ["one", "together"])
+def test_blocks_of_one_and_of_all_members_are_compiled_and_the_fastest_is_used(
+    elsewhere: list[Elsewhere], monkeypatch: pytest.MonkeyPatch, fastest: str
+) -> None:
+    _race(monkeypatch, **{"one": 1.5, "together": 1.5, fastest: 1.0})
+    pair = [_step(compiled=True, tuned="measured"), _step(compiled=False)]
+    _train(pair, range(12))
+    [process] = elsewhere
+    assert process.count == 2
+    process.done = True
+    _train(pair, range(12, 24))
+    assert _blocks(_compiled_run(pair[0])) == fastest
+    assert _note(pair[0]).endswith("(compiled in blocks of 1)") == (fastest == "one")
+    assert pair[0].array.block_size == MEMBERS
+    # A later run compiles the fastest alone, which the cache has.
+    _race(monkeypatch, **{fastest: 1.0})
+    pair = [_step(compiled=True, tuned="measured"), _step(compiled=False)]
+    _train(pair, range(12))
+    assert len(elsewhere) == 1
+    assert _blocks(_compiled_run(pair[0])) == fastest
+
+
+def test_blocks_that_were_set_are_not_raced(elsewhere: list[Elsewhere]) -> None:
+    _train([_step(compiled=True), _step(compiled=False)], range(12))
+    assert [process.count for process in elsewhere] == [1]
+
+
+def test_all_members_together_race_blocks_of_one_that_were_faster_replayed(
+    elsewhere: list[Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _race(monkeypatch, one=1.5, together=1.0)
+    pair = [_step(compiled=True, tuned="measured"), _step(compiled=False)]
+    pair[0].array.settings.block_size = 1
+    _train(pair, range(12))
+    elsewhere[0].done = True
+    _train(pair, range(12, 24))
+    assert _blocks(_compiled_run(pair[0])) == "together"
+    assert _note(pair[0]).endswith(f"(compiled in blocks of {MEMBERS})")
+
+
+@pytest.mark.parametrize("wrong", ["raises", "gives other numbers"])
+def test_other_blocks_that_fail_are_left_out(
+    elsewhere: list[Elsewhere], monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    _race(monkeypatch, one=1.0, together=1.5)
+    pair = [_step(compiled=True, tuned="measured"), _step(compiled=False)]
+    _train(pair, range(12))
+
+    class Wrong(compiling.Compiled):
+        def __call__(self) -> list[torch.Tensor]:
+            found = super().__call__()
+            if _blocks(self) == "one" and wrong == "raises":
+                raise RuntimeError("out of memory")
+            return [value + 1 for value in found] if _blocks(self) == "one" else found
+
+    monkeypatch.setattr(deciding, "Compiled", Wrong)
+    elsewhere[0].done = True
+    _train(pair, range(12, 16))
+    assert _blocks(_compiled_run(pair[0])) == "together"
+
+
+@pytest.mark.parametrize(("steps", "count"), [(5_000, 1), (50_000, 2)])
+def test_other_blocks_are_compiled_if_half_of_the_run_is_left_then(
+    elsewhere: list[Elsewhere], steps: int, count: int
+) -> None:
+    step = _step(compiled=True, tuned="measured")
+    step.array.settings.planned_steps = steps
+    _train([step, _step(compiled=False)], range(12))
+    assert [process.count for process in elsewhere] == [count]
 
 
 def test_in_a_loop_of_ones_own_the_compiled_step_becomes_a_graph(
@@ -212,7 +306,7 @@ def test_a_child_process_compiles(monkeypatch: pytest.MonkeyPatch, elsewhere: li
     for number in range(5):
         step.train(*batch(number))
     source = next(iter(step.array._calls.steps)).program.source
-    process = BackgroundCompile(source)
+    process = BackgroundCompile([source])
     until = time.monotonic() + 240
     while not process.is_done():
         assert time.monotonic() < until

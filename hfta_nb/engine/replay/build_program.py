@@ -68,6 +68,16 @@ def build_program(
     return made[min(made, key=lambda s: builder.seconds[s])]
 
 
+def source_of(
+    trace: Trace,
+    outputs: Sequence[BufferView],
+    gradients: Sequence[tuple[BufferView, Tensor]],
+    generators: MemberGenerators,
+) -> Source:
+    """What a program of a recorded step would be created from; arguments as for `build_program`."""
+    return _Builder(trace, outputs, gradients, generators, measured=False).source()
+
+
 class _Builder:
     """Runs the passes over a trace, and creates the calls of programs."""
 
@@ -200,10 +210,14 @@ class _Builder:
         drawing = self.generators if draws else None
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), [*self.patterns, *self.chooser.choices.values()]
-        there = {s: self.trace.held[s] for s in self.fixed}
-        source = Source(self.recorded, there, self.outputs, self.gradients, self.generators)
-        made_of = steps, results, rest, self.made, drawing, self.layout.slots, left, setting, choices, cut, source
+        rest_of = left, setting, choices, cut, self.source()
+        made_of = steps, results, rest, self.made, drawing, self.layout.slots, *rest_of
         return Program(*made_of, draws=any(call.member is not None for call in self.calls))
+
+    def source(self) -> Source:
+        """The calls that were recorded, without those that no result needs."""
+        there = {s: self.trace.held[s] for s in self.fixed}
+        return Source(self.recorded, there, self.outputs, self.gradients, self.generators)
 
     def _results(self) -> list[Tensor | Fetch]:
         """The results; those that a run allocates, and that nothing else uses, need no copy."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -33,8 +33,9 @@ from hfta_nb.engine.replay.program_cache import ProgramCache
 from hfta_nb.engine.replay.recorded_backward import RecordedBackward
 from hfta_nb.engine.replay.recorded_forward import RecordedForward
 from hfta_nb.engine.replay.recording import RecordedResults, Recording
+from hfta_nb.engine.replay.source import Source
 from hfta_nb.engine.replay.split_program import SplitProgram
-from hfta_nb.engine.replay.verify import Before
+from hfta_nb.engine.replay.verify import Before, left_alone
 
 _RECORDED: dict[CallKind, type[Recording]] = {
     BACKWARD: RecordedBackward,
@@ -154,13 +155,31 @@ class Calls:
         program, settings = entry.program, self.state.settings
         assert program is not None  # checked by the caller
         if call.kind is BACKWARD and settings.compiling != "never" and not program.decision.made:
-            decide(program, settings.compiling, settings.planned_steps)
+            decide(program, settings.compiling, settings.planned_steps, partial(self._in_other_blocks, entry, call))
         if program.decision.is_due:
             swap(program, settings.planned_steps)
         entry.prepare(self.state)
         if isinstance(program, SplitProgram):
             return program.forward()
         return entry.rebuilt(delivered(self.state, program.targets, program.run))
+
+    def _in_other_blocks(self, entry: CacheEntry, call: ArrayCall) -> dict[int, Source]:
+        """The same step in blocks of one and of all members, by block size, if it is replayed in others because these
+        were faster; compiled, others may be."""
+        state, settings, found = self.state, self.state.settings, dict[int, Source]()
+        source = None if entry.program is None else entry.program.source
+        if not settings.tuned or state.engine.architectures is not None or source is None or entry.inputs is None:
+            return found
+        before = settings.block_size
+        try:
+            for size in {1, len(state)} - {before}:
+                settings.block_size = size
+                with left_alone(state), suppress(Exception):  # such as too little memory
+                    recording = _RECORDED[call.kind](call, entry, entry.inputs)
+                    found[size] = recording.alike(entry.inputs, source.outputs).source()
+        finally:
+            settings.block_size = before
+        return found
 
     def _is_outstanding(self) -> bool:
         """True if a later backward needs the content of the program's memory."""

@@ -8,17 +8,18 @@ from typing import Any
 from torch import Tensor
 
 from hfta_nb.engine.eager.call_inputs import Inputs
+from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.tree import Rebuild, flatten, tensor_map
 from hfta_nb.engine.replay import layouts
 from hfta_nb.engine.replay.array_call import ArrayCall
-from hfta_nb.engine.replay.build_program import build_program
+from hfta_nb.engine.replay.build_program import build_program, source_of
 from hfta_nb.engine.replay.cache_entry import CacheEntry, buffers_for, outputs_of
 from hfta_nb.engine.replay.delivery import Target
 from hfta_nb.engine.replay.guards import Guards
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.record import Recorder
-from hfta_nb.engine.replay.source import half_of
-from hfta_nb.engine.replay.trace import BufferView, NotRecordableError
+from hfta_nb.engine.replay.source import Source, half_of
+from hfta_nb.engine.replay.trace import BufferView, NotRecordableError, Trace
 from hfta_nb.engine.replay.verify import placed, proven
 
 Restore = Callable[[], None]
@@ -134,10 +135,17 @@ class Recording:
         Args:
             chosen: choose kernels.
         """
-        results = [*self.outputs, *map(self.recorder.place, self.passed())]
-        made = build_program(self.recorder.trace, results, self.gradients, self.state.generators, chosen)
+        made = build_program(*self._recorded(), chosen)
         made.targets = self.targets
         return made
+
+    def source(self) -> Source:
+        """The calls of which `program` makes a program."""
+        return source_of(*self._recorded())
+
+    def _recorded(self) -> tuple[Trace, list[BufferView], list[tuple[BufferView, Tensor]], MemberGenerators]:
+        results = [*self.outputs, *map(self.recorder.place, self.passed())]
+        return self.recorder.trace, results, self.gradients, self.state.generators
 
     def finish(self, restore: Restore) -> None:
         """Create the program, and compare it with this call.
@@ -196,15 +204,19 @@ class Recording:
         return other
 
     def turned(self, inputs: Inputs) -> Program:
-        """The program of the same call for inputs in another layout.
+        """The program of the same call for inputs in another layout; as `alike`."""
+        return self.alike(inputs, self.outputs).program()
+
+    def alike(self, inputs: Inputs, stored: Sequence[BufferView]) -> Recording:
+        """The same call, recorded in another way; arguments as for `record`.
 
         Raises:
             NotRecordableError: the call is another one.
         """
-        other, guards = self.repeated(inputs, self.outputs), self.entry.guards
+        other, guards = self.repeated(inputs, stored), self.entry.guards
         if other.reason or other.leaves != self.entry.leaves or guards is None or not guards.hold():
             raise NotRecordableError(other.reason or "the model does something else")
-        return other.program()
+        return other
 
 
 class RecordedResults(Recording):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -89,6 +89,7 @@ class Decision:
         compiled: runs instead of the program.
         measured: seconds of a step replayed and compiled, and of compiling, if measured now.
         pending: compiles the program while it is replayed; None if nothing does.
+        candidates: what is compiled, until one is chosen: the step by block size, 0 for the blocks of the program.
     """
 
     made: bool = False
@@ -96,6 +97,7 @@ class Decision:
     compiled: Callable[[], list[Tensor]] | None = None
     measured: Times | None = None
     pending: Pending | None = None
+    candidates: Mapping[int, Source] = field(default_factory=dict)
 
     @property
     def is_due(self) -> bool:

@@ -13,6 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +23,34 @@ from torch.fx import GraphModule
 
 from hfta_nb.engine.replay.inductor.compile import Compiled
 from hfta_nb.engine.replay.source import Source
+from hfta_nb.engine.replay.trace import NotRecordableError
 
 _CHILD = Path(__file__).with_name("compiling_child.py")
 _MATMUL = ("fp32_precision", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
 
 
 class BackgroundCompile:
-    """A child process that compiles a step.
+    """A child process that compiles steps.
 
     Args:
-        source: of the program.
+        sources: of the steps; all but the first are left out if they fail.
 
     Raises:
-        NotRecordableError: the step cannot be written as draws and one graph.
+        NotRecordableError: the first cannot be written as draws and one graph.
         OSError: the process cannot be started.
     """
 
-    def __init__(self, source: Source) -> None:
-        sent: list[bytes] = []
+    def __init__(self, sources: Sequence[Source]) -> None:
+        sent = [_settings()]
 
         def send(module: GraphModule, examples: list[Tensor]) -> Callable[..., Any]:
             sent.append(_request(module, examples))
             return module
 
-        Compiled(source, send)
+        Compiled(sources[0], send)
+        for other in sources[1:]:
+            with suppress(NotRecordableError):
+                Compiled(other, send)
         self._begin, self.seconds = time.perf_counter(), 0.0
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(_CHILD)],
@@ -57,7 +62,7 @@ class BackgroundCompile:
         weakref.finalize(self, _end, self._process)
         assert self._process.stdin is not None  # it is a pipe
         with self._process.stdin as pipe:  # the child reads before it does anything else
-            pipe.write(sent[0])
+            pipe.writelines(sent)
 
     def is_done(self) -> bool:
         """True if the child has ended; `seconds` is how long it took then."""
@@ -78,8 +83,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _request(module: GraphModule, examples: Sequence[Tensor]) -> bytes:
-    """What the child reads: whatever the keys of the compiler's caches depend on."""
+def _settings() -> bytes:
+    """What the keys of the compiler's caches depend on, beside the graphs."""
     matmul = torch.backends.cuda.matmul
     settings = {
         "paths": [*sys.path, *filter(None, [os.getcwd() if "" in sys.path else ""])],
@@ -87,5 +92,10 @@ def _request(module: GraphModule, examples: Sequence[Tensor]) -> bytes:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "matmul": {name: getattr(matmul, name) for name in _MATMUL},
     }
+    return pickle.dumps(settings)
+
+
+def _request(module: GraphModule, examples: Sequence[Tensor]) -> bytes:
+    """A graph, as the child reads it."""
     views = [(t.size(), t.stride(), t.storage_offset(), t.dtype, t.device) for t in examples]
-    return pickle.dumps(settings) + pickle.dumps((module, views))
+    return pickle.dumps((module, views))

@@ -2,8 +2,10 @@
 
 Compiling takes seconds to minutes, so it is for long runs. On a GPU a child process compiles while the step is replayed
 as a CUDA graph (`background`); then the compiled step is read from the compiler's cache, compared, timed, and swapped
-in. Gain and cost of each step are measured and kept with the times of kernels (`kernels/strategy/timing_cache.py`); of
-a new step they are assumed to be the medians on this device.
+in. There, the step in blocks of one and of all members is compiled beside the one that is replayed, and the fastest is
+used: blocks of one have no grouped convolutions, and their identical kernels are compiled once. Gain and cost of each
+step are measured and kept with the times of kernels (`kernels/strategy/timing_cache.py`); of a new step they are
+assumed to be the medians on this device.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -59,11 +62,13 @@ USUAL = {"cpu": Usual(0.0, 0.15, 5.0), "cuda": Usual(0.25, 0.25, 5.0)}
 
 LAP_S, LAPS = 0.02, 7
 _STEP = "compiled step "
-_WAY = "compiled"
+_WAY, _BLOCKS = "compiled", "blocks of"
 _ELSEWHERE = "it was not in an earlier run"
 
 
-def decide(program: Program, way: str, steps: float) -> None:
+def decide(
+    program: Program, way: str, steps: float, in_other_blocks: Callable[[], Mapping[int, Source]] = dict
+) -> None:
     """Decide whether to compile a program, and compile it; tensors are left unchanged. After an error, it is not
     compiled.
 
@@ -71,9 +76,10 @@ def decide(program: Program, way: str, steps: float) -> None:
         program: its inputs filled in.
         way: "auto" or "always".
         steps: the expected number of further runs, for "auto".
+        in_other_blocks: the same step in other blocks of members, by block size.
     """
     program.decision.made = True
-    _guarded(program, lambda source: _decided(program, source, way, steps))
+    _guarded(program, lambda source: _decided(program, source, way, steps, in_other_blocks))
 
 
 def swap(program: Program, steps: float) -> None:
@@ -96,9 +102,13 @@ def _guarded(program: Program, decided: Callable[[Source], None]) -> None:
             decided(program.source)
     except Exception as error:
         program.decision.note = _failed(error)
+    if program.decision.pending is None:
+        program.decision.candidates = {}
 
 
-def _decided(program: Program, source: Source, way: str, steps: float) -> None:
+def _decided(
+    program: Program, source: Source, way: str, steps: float, in_other_blocks: Callable[[], Mapping[int, Source]]
+) -> None:
     decision, device = program.decision, source.device
     reason = why_not(source, device)
     if reason:
@@ -108,22 +118,47 @@ def _decided(program: Program, source: Source, way: str, steps: float) -> None:
     if killed(times, what, _WAY):
         decision.note = "not compiled: the process ended when it was tried"
         return
+    known, measure = times.get(what), cache(lambda: _timed(program))
+
+    def choose() -> None:
+        decision.candidates = _candidates(source, known, in_other_blocks)
+
     if way == "always":
+        choose()
         _measured(program, source, always=True)
         return
     length = _length(source, steps)
     decided = times.get(length)
-    pays, why = _pays(source, times.get(what), lambda: _timed(program), steps)
+    pays, why = _pays(source, known, measure, steps)
     if decided is None and not pays:
         decided = times.put(length, {"replayed": None})
     if decided is not None and _WAY not in decided:
         decision.note = f"not compiled: {why or _ELSEWHERE}"
-    elif decided is not None:
+        return
+    choose()
+    if decided is not None:
         _measured(program, source, always=True)
     elif device.type in BACKGROUND:
-        decision.pending, decision.note = BackgroundCompile(source), "not compiled yet: another process compiles it"
+        calls = sum(len(one.calls) for one in decision.candidates.values())
+        if known is None and not _pays(source, known, measure, steps / 2, calls)[0]:  # half of the run has to be left
+            decision.candidates = {0: source}
+        decision.pending = BackgroundCompile([*decision.candidates.values()])
+        decision.note = "not compiled yet: another process compiles it"
     else:
         _settled(program, source, steps)
+
+
+def _candidates(
+    source: Source, known: Times | None, in_other_blocks: Callable[[], Mapping[int, Source]]
+) -> dict[int, Source]:
+    """What may be compiled, by block size, 0 for the blocks that are replayed; one, once the fastest is known."""
+    if source.device.type not in BACKGROUND:
+        return {0: source}
+    fastest = (known or {}).get(_BLOCKS)
+    if fastest == 0:
+        return {0: source}
+    found = {0: source, **in_other_blocks()}
+    return {size: one for size, one in found.items() if size == fastest} or found
 
 
 def _settled(program: Program, source: Source, steps: float, compiling_s: float | None = None) -> None:
@@ -178,8 +213,11 @@ def usual(times: Kept, device: torch.device) -> Usual:
     return Usual(max(0.0, gain), each, median(lambda t: t["swapping"], swapped, assumed.swapping_s))
 
 
-def _pays(source: Source, known: Times | None, measure: Callable[[], float], steps: float) -> tuple[bool, str]:
-    """True if compiling pays within so many steps; and the reason if not."""
+def _pays(
+    source: Source, known: Times | None, measure: Callable[[], float], steps: float, calls: int = 0
+) -> tuple[bool, str]:
+    """True if compiling so many calls, by default those of the step, pays within so many steps; and the reason if
+    not."""
     device, known = source.device, known or {}
     in_general = usual(kept(device), device) if device.type != "cpu" else USUAL["cpu"]
     if known:
@@ -191,7 +229,7 @@ def _pays(source: Source, known: Times | None, measure: Callable[[], float], ste
     elif not in_general.gain:
         return False, f'on a {device.type} most steps are slower compiled; "always" measures this one'
     else:
-        before, compiling = measure(), in_general.compiling_s * len(source.calls)
+        before, compiling = measure(), in_general.compiling_s * (calls or len(source.calls))
         after = before * (1 - in_general.gain)
     cost = compiling
     if device.type in BACKGROUND:  # training goes on meanwhile, and waits for the swap alone
@@ -208,30 +246,54 @@ def _tried(program: Program, device: torch.device, always: bool) -> Times | None
     restore = _saved(source)
     replay = program.kernel_by_kernel
     try:
-        begin = time.perf_counter()
-        compiled = Compiled(source)
-        cost = time.perf_counter() - begin
-        expected = _outcome(source, replay, restore)
-        # In float64, rounding is too small to turn a unit on or off.
-        kinks = all(buffer.dtype != torch.float64 for _, buffer in source.gradients)
-        again = partial(_nudged_outcome, source, replay, restore)
-        found = _outcome(source, compiled, restore)
-        trouble = differing(found, expected, len(source.generators), again, source.half, kinks)
-        if trouble:
+        runs, trouble, cost = _proven(source, decision.candidates, replay, restore)
+        if not runs:
             decision.note = f"not compiled: compiled, the step {trouble}"
             return {"replayed": None, "compiled": None, "compiling": cost}
-        replayed, faster = _laps([replay, compiled], source)
+        replayed, *laps = _laps([replay, *runs.values()], source)
+        faster, size = min(zip(laps, runs, strict=True))
         text = f"compiled in {cost:.1f} s: {faster * 1e3:.3g} ms, not compiled {replayed * 1e3:.3g} ms"
+        text += f" (compiled in blocks of {size})" if size else ""
         if always or faster < replayed:
-            decision.compiled, decision.note = compiled, text
+            decision.compiled, decision.note = runs[size], text
         else:
             decision.note = f"not compiled: {text}"
-        return {"replayed": replayed, "compiled": faster, "compiling": cost, "calls": float(len(source.calls))}
+        calls = sum(len(one.calls) for one in decision.candidates.values())
+        found = {"replayed": replayed, "compiled": faster, "compiling": cost, "calls": float(calls)}
+        return {**found, _BLOCKS: float(size)}
     except Exception as error:
         decision.note = _failed(error)
         return None
     finally:
         restore()
+
+
+def _proven(
+    source: Source, candidates: Mapping[int, Source], replay: Callable[[], list[Tensor]], restore: Callable[[], None]
+) -> tuple[dict[int, Compiled], str, float]:
+    """Compile candidates; those that give the numbers of the replayed step, how another differs, and the time in
+    seconds.
+
+    Raises:
+        Exception: the compiler's, of the first of them; others that fail are left out.
+    """
+    begin = time.perf_counter()
+    compiled: dict[int, Compiled] = {}
+    for size, candidate in candidates.items():
+        with suppress(Exception) if compiled else nullcontext():
+            compiled[size] = Compiled(candidate)
+    cost = time.perf_counter() - begin
+    expected = _outcome(source, replay, restore)
+    # In float64, rounding is too small to turn a unit on or off.
+    kinks = all(buffer.dtype != torch.float64 for _, buffer in source.gradients)
+    again = partial(_nudged_outcome, source, replay, restore)
+    troubles: dict[int, str] = {}
+    for size, run in compiled.items():
+        with suppress(Exception) if troubles else nullcontext():
+            found = _outcome(source, run, restore)
+            troubles[size] = differing(found, expected, len(source.generators), again, source.half, kinks)
+    right = {size: compiled[size] for size, trouble in troubles.items() if not trouble}
+    return right, next(filter(None, troubles.values()), ""), cost
 
 
 def _failed(error: Exception) -> str:
