@@ -52,7 +52,7 @@ def sgd(spread: Spread) -> Found:
         optimizer.zero_grad()
         losses.append(parallel.backward(F.cross_entropy, x, y))
         optimizer.step()
-    return kept(array, losses) | {"replayed": torch.tensor("replayed" in str(array.explain()))}
+    return kept(array, losses) | {"replayed": torch.tensor("recorded" in set(array.explain()["how"]))}
 
 
 def adam_clipped_and_accumulated(spread: Spread) -> Found:
