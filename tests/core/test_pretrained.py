@@ -53,12 +53,15 @@ def test_its_class_is_the_one_that_was_saved(tmp_path: Path) -> None:
     kept = family.build(num_classes=3)
     assert torch.equal(kept.classifier.weight, load_file(folder / "model.safetensors")["classifier.weight"])
     assert len(family.build(num_classes=5).classifier.weight) == 5  # of other classes, the head begins anew
+    assert hfta.family(family.name) is family
+    bert(folder, "BertForMaskedLM")
+    assert hfta.family(family.name).tasks == ("masked_language_model",)
 
 
 GRID = {"lr": [1e-3, 3e-3], "train": ["all", "head", ["classifier.*", "bert.encoder.layer.1.*"]]}
 
 
-@pytest.mark.each("grid")
+@pytest.mark.each("grid", every=3)
 @pytest.mark.parametrize("grid", [{"lr": [1e-3, 3e-3], "train": ["head"]}, GRID, {"weights": ["pretrained", None]}])
 def test_members_are_what_they_are_alone(grid: dict[str, Any], tmp_path: Path) -> None:
     folder = bert(tmp_path / "base")
@@ -287,6 +290,7 @@ def test_own_families_load_weights(tmp_path: Path) -> None:
         hfta.load_weights(nn.Sequential(nn.Linear(4, 3), nn.PReLU()), file)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_in_another_process_and_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     bert(tmp_path / "base")

@@ -52,6 +52,7 @@ def test_labels_are_the_next_tokens() -> None:
         hfta.data.next_tokens({"text": "words"})
 
 
+@pytest.mark.long
 def test_batches_padded_by_a_collate_function(tmp_path: Path) -> None:
     name = f"transformers.AutoModelForSequenceClassification:{bert(tmp_path / 'base')}"
     rows = Rows()
@@ -95,6 +96,7 @@ def test_a_causal_language_model_has_the_loss_that_it_has_in_transformers(tmp_pa
     assert found["val_accuracy"] == pytest.approx(hits / sum(counts), rel=1e-9)
 
 
+@pytest.mark.long
 def test_a_label_for_each_token(tmp_path: Path) -> None:
     x = torch.randint(1, 13, (20, 6), generator=torch.Generator().manual_seed(2))
     y = torch.where(x < 4, IGNORED, x % 3)
@@ -109,19 +111,28 @@ def test_a_label_for_each_token(tmp_path: Path) -> None:
     assert study.member(1).metrics["val_token_accuracy"] == pytest.approx(float(right[part != IGNORED].float().mean()))
 
 
-@pytest.mark.filterwarnings("ignore:Cannot (locate|pickle)")  # of dill, by which `datasets` names its files
+def test_parts_by_name() -> None:
+    parts = {"train": Rows(length=4), "validation": Rows(6, length=4), "test": Rows(3, length=4)}
+    data = hfta.data.resolve(parts)
+    assert (len(data.examples[1]), len(data.y_validation)) == (20, 6)
+    del parts["validation"]
+    assert len(hfta.data.resolve(parts).y_validation) == 3
+    assert len(hfta.data.resolve({"train": Rows(length=4)}).y_validation) == 4  # held out
+    with pytest.raises(DataError, match="not data"):
+        hfta.data.resolve({"train": 3})
+
+
 def test_data_sets_of_hugging_face(tmp_path: Path) -> None:
     datasets = package("datasets")
     rows = datasets.Dataset.from_list(Rows(length=6).rows)
     parts = rows.train_test_split(0.25, seed=0)
-    data = hfta.data.resolve((parts["train"], parts["test"]))
+    data = hfta.data.resolve(parts)
     assert (data.task, data.facts["num_classes"], sorted(data.examples[0])) == (
         "classification", 3, ["attention_mask", "input_ids"])  # fmt: skip
     assert data.examples[0]["input_ids"].tolist() == list(parts["train"]["input_ids"])
     name = f"transformers.AutoModelForSequenceClassification:{bert(tmp_path / 'base')}"
     for kind in (None, "torch"):
-        given = (parts["train"].with_format(kind), parts["test"].with_format(kind))
-        study = hfta.Study(name, {"lr": [1e-3]}, given, epochs=1, directory=tmp_path / f"run{kind}")
+        study = hfta.Study(name, {"lr": [1e-3]}, parts.with_format(kind), epochs=1, directory=tmp_path / f"run{kind}")
         study.fit(progress=False)
         assert study.check()["equal"].all()
     with pytest.raises(DataError, match="remove_columns"):

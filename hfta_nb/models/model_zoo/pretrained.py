@@ -47,7 +47,8 @@ def config_of(folder: Path, path: str, **settings: Any) -> Any:
     if not (folder / files.CONFIG).is_file():
         raise FamilyError(f"holds no {files.CONFIG}", where=path, got=str(folder))
     try:
-        return transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, **settings)
+        with _silent():
+            return transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, **settings)
     except (OSError, ValueError, KeyError) as error:
         raise FamilyError(f"is not a configuration of transformers ({error})", where=path, got=str(folder)) from error
 

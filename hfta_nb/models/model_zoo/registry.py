@@ -84,7 +84,8 @@ def _lookup(name: str) -> Family:
     if ":" in name or (name not in _registered and is_constructor(name)):  # what a folder holds may have changed
         from hfta_nb.models.model_zoo.constructors import family_of
 
-        return register(family_of(name))
+        found, known = family_of(name), _registered.get(name)
+        return known if known is not None and known == found else register(found)
     if name not in _registered:
         close = difflib.get_close_matches(name, _registered, 1)
         raise FamilyError(
