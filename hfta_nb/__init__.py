@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hfta_nb.models.model_zoo import families, family
     from hfta_nb.models.phases import Phase
     from hfta_nb.models.recipes import Family
+    from hfta_nb.models.weights import load_weights
     from hfta_nb.records import events
     from hfta_nb.records.events import Control
     from hfta_nb.search import PBT, Halving, uniform
@@ -45,6 +46,7 @@ _WHERE = {
     "Metric": "hfta_nb.models.metrics",
     "PBT": "hfta_nb.search",
     "Phase": "hfta_nb.models.phases",
+    "load_weights": "hfta_nb.models.weights",
     "uniform": "hfta_nb.search",
 }
 _MODULES = {
@@ -98,6 +100,7 @@ __all__ = [
     "integers",
     "join",
     "linspace",
+    "load_weights",
     "logspace",
     "losses",
     "member",

@@ -14,7 +14,7 @@ FACE = "hfta_nb"
 _ROWS = """
 RECIPE: errors errors.border records.events search.grid data data.augment models.losses models.frechet
     models.accumulators models.directions models.metrics models.phases models.training_axes models.study_argument
-    models.study_config
+    models.study_config models.weights
 TRAINING: RECIPE train.memory engine.array optim models.recipes train.step train.plan
 HEADLESS: TRAINING errors.plain_text records.regular_files records.pace records.history records.speeds
     records.summaries search search.averages figures.html errors.user_frames figures.tables records.store
@@ -71,6 +71,7 @@ models.metrics: errors errors.border engine.array models.targets models.losses m
 models.phases: errors errors.border search.grid models.losses
 models.training_axes: errors records.events search.grid
 models.study_argument:
+models.weights: errors
 models.study_config: search models.losses models.study_argument
 models.recipes: RECIPE figures.html engine.members
 models.model_zoo: RECIPE models.recipes

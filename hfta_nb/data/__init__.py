@@ -6,7 +6,7 @@ from hfta_nb.data.catalogue_names import known, task_of
 from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
-from hfta_nb.data.labels import ignoring
+from hfta_nb.data.labels import ignoring, next_tokens
 from hfta_nb.data.long_pass import LONG_PASS, warn_of_long_pass
 from hfta_nb.data.order import SPLIT_SEED, order, orders
 from hfta_nb.data.prefetch import Ahead
@@ -56,6 +56,7 @@ __all__ = [
     "moved",
     "names",
     "names_for",
+    "next_tokens",
     "order",
     "orders",
     "packed",

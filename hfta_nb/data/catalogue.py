@@ -89,7 +89,8 @@ def resolve(data: Any) -> Data | Stream:
     Args:
         data: a name; `Data` or a `Stream`; tensors ``(x, y)`` or ``(x, y, x_validation, y_validation)``; a `Dataset`
             or a list of samples ``[(x, y), ...]``; or ``(training, validation)``, each a `Dataset`, a `DataLoader` or a
-            function that yields batches (the second may also be tensors ``(x, y)``).
+            function that yields batches (the second may also be tensors ``(x, y)``). A dict with "train" and, if
+            any, "validation" (or else "test"), as Hugging Face's `DatasetDict`, is such a pair.
 
     Raises:
         DataError: it is none of these, or can't be used.
@@ -98,6 +99,9 @@ def resolve(data: Any) -> Data | Stream:
         return load(data)
     if isinstance(data, Data | Stream):
         return data
+    if isinstance(data, Mapping) and is_streamed(data.get("train")):
+        held_out = data.get("validation", data.get("test"))
+        return resolve(data["train"] if held_out is None else (data["train"], held_out))
     pair = isinstance(data, tuple) and len(data) == 2 and is_streamed(data[0])
     if pair or is_streamed(data):
         training, validation = data if pair else (data, None)

@@ -92,6 +92,8 @@ def native(value: Any) -> Any:
 
 
 def _remedy(value: Any) -> str:
+    if isinstance(value, str):
+        return "encode it as whole numbers, or leave it out (remove_columns of a data set of Hugging Face's)"
     parts = value if isinstance(value, list) else []
     if any(isinstance(part, Tensor | np.ndarray) for part in parts):
         return "several parts are a tuple, (a, b), and samples one tensor: torch.stack(samples)"

@@ -27,6 +27,36 @@ an ignored class such as 255 that is not marked by -100."""
 _FLOATS = "counts and other numbers that are no classes are floats: y.float()"
 
 
+def next_tokens(item: Mapping[str, Any]) -> dict[str, Any]:
+    """A tokenised text with the labels of a causal language model: at each place the next token.
+
+    Data sets and collators of Hugging Face have the token itself there, and their models move it in their own loss. A
+    loss outside of the model needs it moved; its value is the same.
+
+    Args:
+        item: a sample, or a batch of a collate function: "input_ids" ``[..., T]``, and, where there are any,
+            "attention_mask" and "labels". Without labels, all tokens are learned that the mask does not leave out.
+
+    Returns:
+        The same with "labels" ``[..., T]``; -100 at the last place, and before what the labels leave out.
+
+    Raises:
+        DataError: it has no tokens.
+
+    Example:
+        >>> next_tokens({"input_ids": [5, 6, 7, 0], "attention_mask": [1, 1, 1, 0]})["labels"]
+        tensor([   6,    7, -100, -100])
+    """
+    if "input_ids" not in item:
+        raise DataError("no tokens", where="next_tokens", got=list(item), accepted='a dict with "input_ids"')
+    labels = torch.as_tensor(item.get("labels", item["input_ids"]))
+    if "labels" not in item and "attention_mask" in item:
+        labels = labels.masked_fill(torch.as_tensor(item["attention_mask"]) == 0, IGNORED)
+    moved = torch.full_like(labels, IGNORED)
+    moved[..., :-1] = labels[..., 1:]
+    return {**item, "labels": moved}
+
+
 @contextmanager
 def ignoring(loss: Any, numbers: bool = False) -> Iterator[None]:
     """Read labels, within the context, for a loss that may have an `ignore_index` of its own.

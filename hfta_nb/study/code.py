@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hfta_nb import data as datasets
+from hfta_nb.models.model_zoo.dotted import is_constructor
 from hfta_nb.study import search_code, searching
 from hfta_nb.study.definition_files import given_options
 from hfta_nb.study.study_state import StudyState
@@ -16,7 +17,7 @@ def built_in_names() -> list[str]:
 
 def by_name(study: StudyState) -> bool:
     """Whether another notebook has the family by its name: a built-in one, or a constructor's."""
-    return "." in study.family.name or study.family.name in built_in_names()
+    return is_constructor(study.family.name) or study.family.name in built_in_names()
 
 
 def of_study(study: StudyState) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -239,4 +240,5 @@ class Definition(StudyState):
 
 def _new_place(family: str) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
+    family = re.sub(r"[^\w.-]+", "-", family)[-60:].lstrip("-.")  # the name of a saved model has its folder
     return Path("hfta_runs") / f"{family}-{stamp}-{uuid.uuid4().hex[:6]}"

@@ -12,6 +12,7 @@ from hfta_nb import data as datasets
 from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, GridError, StoreError
 from hfta_nb.models.model_zoo import families
+from hfta_nb.models.model_zoo.dotted import is_constructor
 from hfta_nb.models.recipes import Family, with_own
 from hfta_nb.models.study_config import by_new_names
 from hfta_nb.records.store import Store
@@ -91,7 +92,7 @@ def _all(given: Any, kind: type) -> bool:
 
 def _family(saved: Mapping[str, Any], directory: Path, family: str | Family | None, trust: bool) -> Family:
     name = saved["family"]
-    if family is None and not trust and "." in name and name not in families():
+    if family is None and not trust and is_constructor(name) and name not in families():
         remedy = f"pass it: Study.load(path, family={name!r}); or trust the directory: Study.load(path, trust=True), "
         raise FamilyError("would be imported because a file names it", where=str(directory), got=name,
                           remedy=f"{remedy}hfta-nb run --resume DIR --trust")  # fmt: skip

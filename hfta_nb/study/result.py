@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from hfta_nb.data import leaves, tree_map
 from hfta_nb.data.augment import Augmenting
 from hfta_nb.engine.array.access import HeldLoss, take_losses
 from hfta_nb.errors import DataError, StoreError
-from hfta_nb.errors.border import Kind, takes, whole
+from hfta_nb.errors.border import PATH, Kind, takes, whole
 from hfta_nb.errors.plain_text import visible
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
+from hfta_nb.models.weights import own_tensors
 from hfta_nb.search.grid import Variant, show
 from hfta_nb.study import code, keeping
 from hfta_nb.study.study_state import StudyState
@@ -105,7 +107,7 @@ class Result:
         name = self._name(at)
         weights = study.store.read_weights(name)
         with preserve_rng():
-            module = study.family.member(**group.arguments[index]).to(study.dtype)
+            module = own_tensors(study.family.member(**group.arguments[index]).to(study.dtype))
         try:
             module.load_state_dict(unpacked_states(weights, module))
         except RuntimeError as error:
@@ -114,6 +116,34 @@ class Result:
                 where=str(study.store.weights_path(name)),
             ) from error
         return module
+
+    @takes(StoreError, folder=PATH, at=_MOMENT)
+    def save_pretrained(self, folder: str | Path, at: str | int = keeping.BEST, **options: Any) -> Path:
+        """Write its module by the module's own `save_pretrained`, as models of transformers have it: the weights as
+        safetensors, and the configuration. ``from_pretrained(folder)`` reads it, without hfta_nb.
+
+        Args:
+            folder: is made, if need be.
+            at: as for `module`.
+            options: of the module's own `save_pretrained`.
+
+        Returns:
+            The folder.
+
+        Raises:
+            StoreError: no such weights were saved (yet), the module has no such method, or the folder can't be written.
+        """
+        module = self.module(at)
+        save = getattr(module, "save_pretrained", None)
+        if save is None:
+            raise StoreError("has no save_pretrained", where=type(module).__name__, got=type(module),
+                             accepted="a model of transformers, or another with this method",
+                             remedy="safetensors.torch.save_file(member.module().state_dict(), path)")  # fmt: skip
+        try:
+            save(folder, **options)
+        except OSError as error:
+            raise StoreError(f"can't be written ({error})", where=str(folder)) from error
+        return Path(folder)
 
     @takes(DataError, x=_TENSORS)
     def inputs(self, x: Any) -> Any:

@@ -1,5 +1,6 @@
 """Families by the name of a constructor: ``torchvision.models.resnet18``, ``timm.vit_tiny_patch16_224``,
-``transformers.BertForMaskedLM``, ``package.module.Class``.
+``transformers.BertForMaskedLM``, ``package.module.Class``; with a colon, that of a saved model:
+``transformers:folder``, ``transformers.AutoModelForSequenceClassification:folder``, ``timm:resnet18``.
 
 Names can come from a file (a saved study), so not every importable object is called: classes must be modules, and
 functions must be annotated to return a module or belong to the packages above.
@@ -10,35 +11,20 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-import typing
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from hfta_nb.errors import FamilyError
+from hfta_nb.models import weights as files
+from hfta_nb.models.model_zoo import pretrained
 from hfta_nb.models.model_zoo.dotted import KNOWN_PACKAGES, find, package, unknown
-from hfta_nb.models.recipes import DEFAULT_DATA, FACTS, Family
-from hfta_nb.models.training_axes import TRAINING_AXES
+from hfta_nb.models.model_zoo.signatures import WITHOUT, Parameters, first_line, is_plain, returned
+from hfta_nb.models.recipes import DEFAULT_DATA, Family
 from hfta_nb.search.grid import AxisSpec
-
-FACT_NAMES: dict[str, str] = {
-    **{name: name for name in FACTS if name != "context"},
-    **dict.fromkeys(("num_labels", "n_classes"), "num_classes"),
-    **dict.fromkeys(("in_chans", "num_channels"), "in_channels"),
-    "img_size": "image_size",
-}
-"""Parameters that the data fills in, each with its fact."""
-
-WITHOUT: dict[str, Any] = {
-    **dict.fromkeys(("weights", "weights_backbone")),
-    **dict.fromkeys(("pretrained", "pretrained_backbone", "progress"), False),
-}
-"""Parameters that are never an axis, and their values: a variant starts from its own seed, not from pretrained
-weights."""
-
-NO_AXES = frozenset({*WITHOUT, "device", "dtype", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path"})
 
 HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ForMaskedLM": ("masked_language_model", ("english_masked", "english_words_masked")),
@@ -46,8 +32,12 @@ HEADS: dict[str, tuple[str, tuple[str, ...]]] = {
     "LMHeadModel": ("language_model", ("english", "english_words")),
     "ForImageClassification": ("classification", ("digits",)),
     "ForSequenceClassification": ("classification", ()),
+    "ForTokenClassification": ("segmentation", ()),
 }
 """Tasks of transformers' models, by the end of their name."""
+
+LABELLED = ("classification", "segmentation")
+"""Tasks of these whose models have a head for the data's classes."""
 
 PACKAGES_OF_IMAGES, OTHERS = ("torchvision.models.", "timm."), (".video.", ".detection.", ".optical_flow.")
 """Packages whose models take images, and the exceptions in them."""
@@ -86,13 +76,13 @@ class Constructor:
     path: str
 
     def __call__(self, **arguments: Any) -> nn.Module:
-        recipe = recipe_of(self.path)
+        recipe = _recipe(self.path)
         module: nn.Module = recipe.make(**{recipe.facts.get(k, k): v for k, v in arguments.items()})
         return module
 
     @property
     def __signature__(self) -> inspect.Signature:
-        recipe = recipe_of(self.path)
+        recipe = _recipe(self.path)
         facts = {parameter: fact for fact, parameter in recipe.facts.items()}
         names = [facts.get(name, name) for name in recipe.required]
         return inspect.Signature([inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in names])
@@ -102,12 +92,13 @@ def family_of(path: str) -> Family:
     """The family of a constructor.
 
     Args:
-        path: its name, with the package.
+        path: its name, with the package; of a saved model with a colon and its folder, or the name of its repository in
+            the hub's cache.
 
     Raises:
         FamilyError: the package is not installed, the name does not exist, or it does not build a module.
     """
-    recipe = recipe_of(path)
+    recipe = _recipe(path)
     return Family(
         path,
         Constructor(path),
@@ -121,9 +112,22 @@ def family_of(path: str) -> Family:
     )
 
 
+def _recipe(path: str) -> Recipe:
+    name, colon, source = path.partition(":")
+    if not colon:
+        return recipe_of(path)
+    if name == "timm":
+        return _of_timm(path, source, pretrained.PRETRAINED)
+    if name.startswith("timm."):
+        return _of_timm(path, name.removeprefix("timm."), source)
+    folder = files.folder_of(source, path)
+    config = folder / files.CONFIG
+    return _of_saved(path, name, folder, config.stat().st_mtime_ns if config.is_file() else 0)
+
+
 @functools.cache
 def recipe_of(path: str) -> Recipe:
-    """See `family_of`."""
+    """See `family_of`; of a constructor."""
     top, _, rest = path.partition(".")
     if top == "timm" and "." not in rest:
         return _of_timm(path, rest)
@@ -142,7 +146,7 @@ def recipe_of(path: str) -> Recipe:
             accepted="a class of nn.Module, or a function that returns one",
             remedy=_examples(found),
         )
-    if top not in KNOWN_PACKAGES and _returned(found) is None:
+    if top not in KNOWN_PACKAGES and returned(found) is None:
         raise FamilyError(
             "does not say that it builds a module",
             where=path,
@@ -156,10 +160,10 @@ def recipe_of(path: str) -> Recipe:
 
 
 def _of_callable(path: str, make: Callable[..., Any]) -> Recipe:
-    own = _Parameters(path, make)
-    made = None if isinstance(make, type) else _returned(make)
+    own = Parameters(path, make)
+    made = None if isinstance(make, type) else returned(make)
     if own.open and made is not None:
-        own.add_hidden(_Parameters(path, made))
+        own.add_hidden(Parameters(path, made))
     own.check()
     fixed = {k: v for k, v in WITHOUT.items() if k in own.names}
     tasks: tuple[str, ...] = ()
@@ -173,22 +177,28 @@ def _of_callable(path: str, make: Callable[..., Any]) -> Recipe:
         own.open,
         tasks,
         ("photographs",) if tasks == ("segmentation",) else DEFAULT_DATA,
-        _first_line(make),
+        first_line(make),
     )
 
 
-def _of_timm(path: str, name: str) -> Recipe:
+def _of_timm(path: str, name: str, begin: str | None = None) -> Recipe:
     timm = package("timm", path)
     if not timm.is_model(name):
         known = timm.list_models()
         raise unknown(path, "no such model of timm", [f"timm.{n}" for n in known])
     entry = timm.model_entrypoint(name)
-    hidden = _Parameters(path, entry)
-    made = _returned(entry)
+    hidden = Parameters(path, entry)
+    made = returned(entry)
     if made is not None:
-        hidden.add_hidden(_Parameters(path, made))
-    make = functools.partial(timm.create_model, name, pretrained=False)
-    return Recipe(make, hidden.axes, hidden.facts, (), True, ("classification",), DEFAULT_DATA, _first_line(entry))
+        hidden.add_hidden(Parameters(path, made))
+    make = functools.partial(_make_timm, name, begin)
+    axes = hidden.axes | pretrained.axes(begin)
+    return Recipe(make, axes, hidden.facts, (), True, ("classification",), DEFAULT_DATA, first_line(entry))
+
+
+def _make_timm(name: str, begin: str | None, **settings: Any) -> nn.Module:
+    source, train = settings.pop("weights", begin), settings.pop("train", files.ALL)
+    return pretrained.timm_model(name, source, train, **settings)
 
 
 def _of_transformers(path: str, kind: type[nn.Module], config: Any) -> Recipe:
@@ -196,13 +206,9 @@ def _of_transformers(path: str, kind: type[nn.Module], config: Any) -> Recipe:
         raise FamilyError(
             "has no configuration class of its own", where=path, remedy="name a model, such as BertForMaskedLM"
         )
-    common = set(_Parameters(path, _base_of(config)).names)
-    fields = _Parameters(path, config, leave_out=common)
-    facts = {f: p for f, p in fields.facts.items() if f != "num_classes"}
-    end = next((end for end in HEADS if kind.__name__.endswith(end)), "")
-    task, data = HEADS.get(end, ("", DEFAULT_DATA))
-    if task == "classification":
-        facts["num_classes"] = "num_labels"
+    fields = _fields(path, config)
+    facts = {f: p for f, p in fields.facts.items() if f != "num_classes"} | _labels(kind)
+    task, data = _head(kind)
     length = getattr(config, "attribute_map", {}).get("max_position_embeddings", "max_position_embeddings")
     if length not in fields.axes:
         length = ""
@@ -210,11 +216,19 @@ def _of_transformers(path: str, kind: type[nn.Module], config: Any) -> Recipe:
         facts["context"] = "context"
     make = functools.partial(_make_transformer, kind, config, length, "use_cache" in fields.names)
     tasks = (task,) if task else ()
-    return Recipe(make, fields.axes, facts, (), False, tasks, data or DEFAULT_DATA, _first_line(kind))
+    axes = fields.axes | pretrained.axes(None)
+    return Recipe(make, axes, facts, (), False, tasks, data or DEFAULT_DATA, first_line(kind))
 
 
 def _make_transformer(
-    kind: type[nn.Module], config: Any, length: str, caches: bool, context: int | None = None, **settings: Any
+    kind: type[nn.Module],
+    config: Any,
+    length: str,
+    caches: bool,
+    context: int | None = None,
+    weights: str | None = None,
+    train: Any = files.ALL,
+    **settings: Any,
 ) -> nn.Module:
     if caches:  # useless in training, and large
         settings = {"use_cache": False, **settings}
@@ -222,123 +236,61 @@ def _make_transformer(
     if context is not None and length not in settings and getattr(made, length) < context + 2:
         # Some models number positions from the padding index, which is at most 1.
         made = config(**settings, **{length: context + 2})
-    return kind(made)
+    return pretrained.transformer(kind, made, weights, train)
+
+
+@functools.cache
+def _of_saved(path: str, name: str, folder: Path, changed_ns: int) -> Recipe:
+    """Of a model of transformers that was saved to a folder, whose configuration gives the sizes and the defaults."""
+    config = pretrained.config_of(folder, path)
+    kind = pretrained.class_of(name, config, path)
+    fields = _fields(path, type(config))
+    saved = {n: getattr(config, n, a.default) for n, a in fields.axes.items()}
+    axes = {n: replace(a, default=saved[n]) if is_plain(saved[n]) else a for n, a in fields.axes.items()}
+    task, data = _head(kind)
+    make = functools.partial(_make_saved, path, kind, folder, "use_cache" in fields.names)
+    tasks = (task,) if task else ()
+    return Recipe(make, axes | pretrained.axes(pretrained.PRETRAINED), _labels(kind), (), False, tasks,
+                  data or DEFAULT_DATA, first_line(kind))  # fmt: skip
+
+
+def _make_saved(
+    path: str,
+    kind: type[nn.Module],
+    folder: Path,
+    caches: bool,
+    weights: str | None = pretrained.PRETRAINED,
+    train: Any = files.ALL,
+    **settings: Any,
+) -> nn.Module:
+    if caches:
+        settings = {"use_cache": False, **settings}
+    config = pretrained.config_of(folder, path, **settings)
+    return pretrained.transformer(kind, config, folder if weights == pretrained.PRETRAINED else weights, train)
+
+
+def _fields(path: str, config: Any) -> Parameters:
+    """The parameters of a configuration's class that say what the model is."""
+    return Parameters(path, config, leave_out=set(Parameters(path, _base_of(config)).names))
+
+
+def _head(kind: type[nn.Module]) -> tuple[str, tuple[str, ...]]:
+    return HEADS[end] if (end := _end(kind)) else ("", DEFAULT_DATA)
+
+
+def _labels(kind: type[nn.Module]) -> dict[str, str]:
+    """How the data's classes are called, where the model has a head for them."""
+    return {"num_classes": "num_labels"} if _head(kind)[0] in LABELLED else {}
+
+
+def _end(kind: type[nn.Module]) -> str:
+    return next((end for end in HEADS if kind.__name__.endswith(end)), "")
 
 
 def _base_of(config: Any) -> Any:
     """The base class of configurations, whose parameters do not affect the architecture."""
     bases = [base for base in config.__mro__ if base.__name__ in ("PreTrainedConfig", "PretrainedConfig")]
     return bases[0] if bases else object
-
-
-# Signatures.
-
-
-@dataclass
-class _Parameters:
-    """The usable parameters of a signature."""
-
-    path: str
-    of: Any
-    leave_out: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.axes: dict[str, AxisSpec] = {}
-        self.facts: dict[str, str] = {}
-        self.lacking: list[str] = []
-        found = _signature(self.of)
-        parameters = [] if found is None else list(found.parameters.values())
-        self.open = found is None or any(p.kind is p.VAR_KEYWORD for p in parameters)
-        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        self.names = [p.name for p in named]
-        for parameter in named:
-            if parameter.name not in self.leave_out and parameter.name not in NO_AXES:
-                self._take(parameter)
-        self.required = tuple(p.name for p in named if p.default is p.empty)
-
-    def _take(self, parameter: inspect.Parameter) -> None:
-        name = parameter.name
-        needed = parameter.default is parameter.empty
-        default = None if needed else parameter.default
-        if name in FACT_NAMES:
-            self.facts.setdefault(FACT_NAMES[name], name)
-            return
-        kind = _kind(parameter.annotation, default)
-        if kind is not None and name not in TRAINING_AXES and _is_plain(default):
-            self.axes[name] = AxisSpec(name, kind[0], default, kind[1])
-        elif needed:
-            self.lacking.append(name)
-
-    def add_hidden(self, more: _Parameters) -> None:
-        """Add parameters that are passed on through ``**kwargs``; the constructor sets their defaults."""
-        self.facts = {**more.facts, **self.facts}
-        hidden = {k: v for k, v in more.axes.items() if k not in more.required}
-        self.axes = {**{k: AxisSpec(k, v.type, None, v.choices) for k, v in hidden.items()}, **self.axes}
-
-    def check(self) -> None:
-        if self.lacking:
-            raise FamilyError(
-                "takes arguments that can't be axes",
-                where=self.path,
-                got=", ".join(self.lacking),
-                accepted="numbers, booleans, strings and tuples of these",
-                remedy="write a function that builds it and make that a family with @hfta_nb.family",
-            )
-
-
-def _signature(of: Any) -> inspect.Signature | None:
-    for evaluated in (True, False):
-        try:
-            return inspect.signature(of, eval_str=evaluated)
-        except NameError:
-            continue
-        except (TypeError, ValueError):
-            return None
-    return None
-
-
-def _returned(function: Any) -> type[nn.Module] | None:
-    """The module class in a function's return annotation."""
-    found = _signature(function)
-    kind = None if found is None else found.return_annotation
-    if isinstance(kind, str):  # the annotation has a name that can't be resolved there
-        kind = getattr(inspect.getmodule(function), kind, None)
-    return kind if isinstance(kind, type) and issubclass(kind, nn.Module) else None
-
-
-_TYPES = {int: "int", float: "float", bool: "bool", str: "str"}
-
-
-def _kind(annotation: Any, default: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """Type and choices of an axis; None if its values can't be written."""
-    if annotation is inspect.Parameter.empty or isinstance(annotation, str):
-        return _TYPES.get(type(default), "any"), ()
-    if annotation in _TYPES:
-        return _TYPES[annotation], ()
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is Literal:
-        return "any", inner
-    if origin in (typing.Union, types.UnionType):
-        kinds = [k for k in (_kind(a, default) for a in inner if a is not type(None)) if k is not None]
-        if not kinds:
-            return None
-        if {k[0] for k in kinds} == {"float", "int"}:
-            return "float", ()
-        none_too = type(None) in inner and default is not None  # which a numeric axis would refuse
-        return kinds[0] if len(kinds) == 1 and not none_too else ("any", ())
-    plain = annotation in (tuple, list, Any) or origin in (tuple, list, Sequence)
-    return ("any", ()) if plain else None
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-def _first_line(of: Any) -> str:
-    lines = (inspect.getdoc(of) or "").strip().splitlines()
-    return lines[0].strip() if lines else ""
 
 
 def _examples(found: Any) -> str:
@@ -352,4 +304,4 @@ def _examples(found: Any) -> str:
 def _builds(value: Any) -> bool:
     if isinstance(value, type):
         return issubclass(value, nn.Module)
-    return inspect.isfunction(value) and _returned(value) is not None
+    return inspect.isfunction(value) and returned(value) is not None

@@ -17,6 +17,11 @@ KNOWN_PACKAGES = frozenset({"torchvision", "timm"})
 OFFERED = frozenset({*KNOWN_PACKAGES, "transformers"})
 
 
+def is_constructor(name: str) -> bool:
+    """Whether a family's name is that of a constructor or of a saved model, not a registered one."""
+    return "." in name or ":" in name
+
+
 def package(name: str, path: str) -> Any:
     """A module by name.
 

@@ -11,6 +11,7 @@ from torch import nn
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError
 from hfta_nb.models.model_zoo.built_in import BUILT_IN
+from hfta_nb.models.model_zoo.dotted import is_constructor
 from hfta_nb.models.recipes import inputs
 from hfta_nb.models.recipes.functions import from_function
 from hfta_nb.models.recipes.recipe import Family
@@ -53,7 +54,9 @@ def family(given: Any = None, /, **options: Any) -> Any:
         given: a name, or the build function of the new family. A name with dots is that of a constructor:
             ``torchvision.models.resnet18``, ``timm.resnet18``, ``transformers.BertForMaskedLM`` or any
             ``package.module.Class`` that is an `nn.Module`. Its signature (for transformers, the configuration's) gives
-            the axes. Pretrained weights are never loaded.
+            the axes; weights are random, unless the axis `weights` of timm's and transformers' says otherwise. One
+            with a colon is that of a saved model, with its weights: ``transformers:folder``,
+            ``transformers.AutoModelForSequenceClassification:folder``, ``timm:resnet18``. Nothing is downloaded.
         options: `name`, `data`, `tasks`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor`, `inputs` of the
             new family; see `Family`.
 
@@ -78,10 +81,11 @@ def family(given: Any = None, /, **options: Any) -> Any:
 
 def _lookup(name: str) -> Family:
     _load_built_in()
-    if name not in _registered and "." in name:
+    if ":" in name or (name not in _registered and is_constructor(name)):  # what a folder holds may have changed
         from hfta_nb.models.model_zoo.constructors import family_of
 
-        return register(family_of(name))
+        found, known = family_of(name), _registered.get(name)
+        return known if known is not None and known == found else register(found)
     if name not in _registered:
         close = difflib.get_close_matches(name, _registered, 1)
         raise FamilyError(
@@ -99,7 +103,7 @@ def _lookup(name: str) -> Family:
 def for_data(data: AnyData) -> list[str]:
     """The built-in families for the task of this data that take its inputs."""
     _load_built_in()
-    fit = {n: f for n, f in _registered.items() if data.task in f.tasks and "." not in n}
+    fit = {n: f for n, f in _registered.items() if data.task in f.tasks and not is_constructor(n)}
     return [n for n, f in fit.items() if not f.inputs or inputs.kind_of(data) in f.inputs]
 
 

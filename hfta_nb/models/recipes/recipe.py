@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hfta_nb.data import AnyData, augment
 from hfta_nb.errors import FamilyError, GridError
-from hfta_nb.models import losses, metrics, phases
+from hfta_nb.models import losses, metrics, phases, weights
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase
 from hfta_nb.models.recipes.lists import as_list, lists_of
@@ -177,10 +177,12 @@ class Family:
         return module
 
     def member(self, **axes: Any) -> nn.Module:
-        """What `build` returns, with copies of the losses that have parameters."""
+        """What `build` returns, with copies of the losses that have parameters. Weights that were loaded and are not
+        trained are the same tensors in all members."""
         every = [self.loss, *(phase.loss for phase in self.phases)]
         own = {loss.name: loss.loss for loss in every if isinstance(loss, losses.HeldLoss)}
-        return losses.attach(self.build(**axes), own)
+        with weights.shared():
+            return losses.attach(self.build(**axes), own)
 
     def arguments(self, config: Mapping[str, Any], data: AnyData) -> dict[str, Any]:
         """The arguments of `build` for a variant's values on this data."""

@@ -150,7 +150,7 @@ class Builder:
                 except Exception as error:
                     if _overflowed(error):  # with memory it would fail as well, after taking all that there is
                         raise self._too_large(variant, arguments) from error
-                    if way is ways[-1]:
+                    if way is ways[-1] or isinstance(error, FamilyError):  # said on purpose, of weights that don't fit
                         raise self._unbuilt(variant, arguments, error) from error
         raise AssertionError
 
