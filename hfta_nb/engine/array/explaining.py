@@ -107,7 +107,10 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
         rows.append((WHOLE, f"{len(architectures.templates)} architectures, {padding}"))
     if state.held_once:
         size = sum(arena.stored.nbytes for arena in state.held_once.values())
-        held = f"{len(state.held_once)} frozen parameters of equal values held once: {size / 2**20:.3g} MiB"
+        count = len(list(state.tensors.parameters()))
+        held = (
+            f"{len(state.held_once)} of {count} parameters are frozen and equal, and held once: {size / 2**20:.3g} MiB"
+        )
         rows.append((WHOLE, held))
     if state.settings.checkpointed:
         rows.append((WHOLE, _checkpointed(state)))

@@ -46,7 +46,8 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
 
     Attributes:
         generators: the members' random streams.
-        arenas: the flat tensors ``[M, P]`` that store the parameters, one per dtype.
+        arenas: the flat tensors ``[M, P]`` that store the parameters, one per dtype, except for frozen ones that are
+            equal in all members and held once.
         buffer_arenas: the same for the buffers.
         missing_grads: by parameter, the members whose loss did not depend on it in the last `backward`, or whose output
             did not before the last step of an optimizer. Their rows of `.grad` are zero; in a plain module, `.grad`

@@ -290,8 +290,11 @@ def writes_in_place(function: Callable[..., Any]) -> bool:
 
 def _leaves_frozen(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """True for a function that freezes its first argument."""
-    if function_name(function) in ("detach_", "requires_grad_"):
-        return function_name(function) == "detach_" or not {**dict(enumerate(args)), **kwargs}.get(1, True)
+    name = function_name(function)
+    if name == "requires_grad_":
+        return not (args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
+    if name == "detach_":
+        return True
     return getattr(function, "__self__", None) is _REQUIRES_GRAD and not args[1]
 
 
