@@ -45,10 +45,10 @@ class MemberOptimizer(ArrayOptimizer):
     def _make(self, states: Sequence[Mapping[str, Any]] | None) -> None:
         """New optimizers over the arenas as they are now, with these states (torch's, of as many groups or fewer)."""
         self._arenas = list(self.array.arenas)
-        # Sliced from the arena, not from the parameter: autograd has no part in it.
-        self._views = {s.name: a.view(s.name) for a in self.array.arenas for s in a.spans}
         self._own = [OwnEntries(self.array, i) for i in range(len(self.array))]
         taken = [name for names in self._names for name in names]
+        # Sliced from the arena, not from the parameter: autograd has no part in it.
+        self._views = {name: self.array.arena_of(name).view(name) for name in taken}
         self._padded = [{n for n in taken if own.pads(n)} for own in self._own]
         self._rows = [{n: nn.Parameter(self._own_row(n, i)) for n in taken} for i in range(len(self.array))]
         values = self.read()

@@ -18,6 +18,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.train import checkpoint
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
+from hfta_nb.train.members import kept_bytes
 from hfta_nb.train.memory import MemoryModel, Meter, can_record, free_bytes, release, shown
 from hfta_nb.train.plan import Group, reckoned
 from hfta_nb.train.schedule import Schedule
@@ -165,7 +166,7 @@ def _steps(run: Progress, meter: Meter, validation: bool) -> int:
         held_out = next(iter(run.source.validation()), None)
         if held_out is not None:
             run.step.evaluate(*held_out.inputs)
-    best = sum(v.numel() * v.element_size() for v in run.step.weights().values())
+    best = kept_bytes(run.step.weights())
     meter.see()
     return meter.peak_bytes + best
 

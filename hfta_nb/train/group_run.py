@@ -17,6 +17,7 @@ from hfta_nb.train import checkpoint, failures, population, rebuild, requests, s
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.group_state import position_of
+from hfta_nb.train.members import kept_bytes
 from hfta_nb.train.memory import Meter, can_record, free_bytes, release
 from hfta_nb.train.pending_group import WeightsOf
 from hfta_nb.train.scores import accumulators, add, finished
@@ -238,8 +239,7 @@ class GroupRun(Progress):
     def _measured(self, meter: Meter) -> Iterator[Event]:
         """What the array took, told; the plan of what is still to come is corrected by it."""
         self.meter = None
-        best = sum(v.numel() * v.element_size() for v in self.step.weights().values())
-        peak, free = meter.peak_bytes + best, free_bytes(self.settings.device)
+        peak, free = meter.peak_bytes + kept_bytes(self.step.weights()), free_bytes(self.settings.device)
         if isinstance(self.step, ArrayStep) and not can_record(self.settings.device, peak, free + meter.held_bytes):
             self.step.array.capture = False
         members = len(self.group.variants)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hfta_nb.engine.array.access import is_held_once
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
 from hfta_nb.train.pending_group import WeightsOf, weights_at
@@ -287,12 +288,23 @@ class Members:
     def _keep(self, weights: Mapping[str, Tensor], places: list[int], slots: list[int]) -> None:
         for name, value in weights.items():
             if name not in self.best:
-                self.best[name] = value.new_zeros(len(self.all), *value.shape[1:])
+                once = is_held_once(value)  # frozen, so that the weights of any time are these
+                shape = len(self.all), *value.shape[1:]
+                self.best[name] = value[0].expand(shape) if once else value.new_zeros(shape)
             best = self.best[name]
+            if is_held_once(best):
+                if is_held_once(value) and value.data_ptr() == best.data_ptr():
+                    continue
+                best = self.best[name] = best.contiguous()
             if best.shape[1:] != value.shape[1:]:  # states beside the weights, of as many bytes as they need
                 most = max(best.shape[1], value.shape[1])
                 value, self.best[name] = (functional.pad(v, (0, most - v.shape[1])) for v in (value, best))
             self.best[name][slots] = value[places]
+
+
+def kept_bytes(weights: Mapping[str, Tensor]) -> int:
+    """The memory of best weights, beside that of the array."""
+    return sum(v.numel() * v.element_size() for v in weights.values() if not is_held_once(v))
 
 
 def begun(state: Mapping[str, Any]) -> dict[int, tuple[int, int]]:

@@ -10,6 +10,7 @@ Open `fused.py` first. `access.py` contains what other parts use of an array bes
 | `fused`, `answers`, `array_settings`, `saving`, `extra_states` | `FusedArray`: calls, members, settings, saved state |
 | `fusing`, `stack`, `lazy`, `tensor_storage` | an array made from modules, and the memory layout of its tensors |
 | `state_code` | models with code of their own for what they save and load |
+| `held_once` | frozen parameters that are equal in all members, held once |
 | `surgery`, `initialising` | taking out, copying, loading and initialising members |
 | `own_losses`, `fused_losses` | `array.losses` |
 | `execution_schedule`, `schedule_trial`, `schedule_tuner`, `self_tuning` | the fastest block size and threads |

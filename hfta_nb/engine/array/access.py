@@ -7,12 +7,13 @@ of layers names two exceptions, which involve no array: the C kernel of Adam (`o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hfta_nb.engine.array import execution_schedule, fusing, schedule_tuner, surgery, tensor_storage
+from hfta_nb.engine.array import execution_schedule, fusing, held_once, schedule_tuner, surgery, tensor_storage
 from hfta_nb.engine.array import extra_states as extras
 from hfta_nb.engine.array.extra_states import kept_beside
 from hfta_nb.engine.array.fused import FusedArray
@@ -32,6 +33,7 @@ from hfta_nb.engine.eager.returned_numbers import is_number, tensor_of_number
 from hfta_nb.engine.eager.shared_modules import warn_of_changing, warn_of_copies
 from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.engine.kernels.strategy import timing_cache, variant_trials
+from hfta_nb.engine.members.arena import Arena, is_held_once
 from hfta_nb.engine.members.copying import copied_module
 from hfta_nb.engine.members.generators import seeded_state, streams_apart
 from hfta_nb.engine.members.held_losses import HeldLoss, attach, of_member, submodule_of, take_losses, unseen
@@ -64,18 +66,22 @@ __all__ = [
     "functions_of",
     "fuse_preallocated",
     "held",
+    "is_held_once",
     "is_number",
     "keep_bits",
     "kept_beside",
     "kept_by",
     "kept_times",
     "know_calls",
+    "load_tensors",
     "of_member",
     "own_names",
     "own_tensors",
     "owner",
+    "parameter_arenas",
     "plain_copy",
     "put_attributes",
+    "put_tensors",
     "same_architecture",
     "saved_functions",
     "seeded_state",
@@ -195,6 +201,25 @@ def own_names(array: FusedArray, index: int) -> dict[str, str]:
 def own_tensors(array: FusedArray, index: int) -> dict[str, Tensor]:
     """Views of a member's parameters and buffers, without padding, by the names of its plain module."""
     return tensor_storage.own_tensors(array._state, index)
+
+
+def put_tensors(array: FusedArray, index: int, values: Mapping[str, Tensor]) -> None:
+    """Copy values into a member's parameters and buffers, by the names of its plain module."""
+    held_once.put_tensors(array._state, partial(own_tensors, array, index), values)
+
+
+@torch.no_grad()
+def load_tensors(array: FusedArray, values: Mapping[str, Tensor]) -> None:
+    """Copy values ``[M, *shape]`` into parameters and buffers of all members, by their names in the array."""
+    own = dict(array.named_parameters()) | dict(array.named_buffers())
+    with held_once.Loading(array._state):
+        for name, value in values.items():
+            own[name].copy_(value)
+
+
+def parameter_arenas(array: FusedArray) -> list[Arena]:
+    """The arenas of all parameters, those of each parameter that members hold once included."""
+    return array._state.parameter_arenas
 
 
 def suits(array: FusedArray, index: int, other: FusedArray, src: int) -> bool:

@@ -105,6 +105,13 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     if architectures is not None:
         padding = f"{architectures.blueprint.waste():.0%} of the parameters are padding"
         rows.append((WHOLE, f"{len(architectures.templates)} architectures, {padding}"))
+    if state.held_once:
+        size = sum(arena.stored.nbytes for arena in state.held_once.values())
+        count = len(list(state.tensors.parameters()))
+        held = (
+            f"{len(state.held_once)} of {count} parameters are frozen and equal, and held once: {size / 2**20:.3g} MiB"
+        )
+        rows.append((WHOLE, held))
     if state.settings.checkpointed:
         rows.append((WHOLE, _checkpointed(state)))
     if state.settings.block_size < len(state):

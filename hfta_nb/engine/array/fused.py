@@ -29,7 +29,7 @@ from hfta_nb.engine.eager.ownership import set_owner
 from hfta_nb.engine.eager.replaced_tensors import Placement
 from hfta_nb.engine.eager.retry import RetryHelpers
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.members.arena import Arena
+from hfta_nb.engine.members.arena import Arena, is_held_once
 from hfta_nb.engine.members.held_losses import unseen
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.engine.replay.array_call import BACKWARD, RESULTS, ArrayCall
@@ -46,7 +46,8 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
 
     Attributes:
         generators: the members' random streams.
-        arenas: the flat tensors ``[M, P]`` that store the parameters, one per dtype.
+        arenas: the flat tensors ``[M, P]`` that store the parameters, one per dtype, except for frozen ones that are
+            equal in all members and held once.
         buffer_arenas: the same for the buffers.
         missing_grads: by parameter, the members whose loss did not depend on it in the last `backward`, or whose output
             did not before the last step of an optimizer. Their rows of `.grad` are zero; in a plain module, `.grad`
@@ -63,7 +64,9 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
         self._state = state
         self.generators, self.followers, self.missing_grads = state.generators, state.followers, state.missing_grads
         self.step_notes: list[str] = []
-        self._calls = Calls(state, RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow))
+        separate = partial(tensor_storage.separate, state)
+        helpers = RetryHelpers(self._materialise, partial(surgery.member, state), self._regrow, separate)
+        self._calls = Calls(state, helpers)
         self._losses, self._tuning = OwnLosses(self._calls), SelfTuning(self._calls)
         state.laid = self._laid
         self._taken()
@@ -303,7 +306,10 @@ class FusedArray(Adjustable, Answering, Explained, Savable):
             for module in self._state.pending:
                 module._apply(fn, recurse)  # type: ignore[no-untyped-call]
         else:
-            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+            # What is held once stays so: torch's conversions copy an expanded tensor in full.
+            super()._apply(  # type: ignore[no-untyped-call]
+                lambda t: fn(t[:1]).expand(t.shape) if is_held_once(t) else fn(t), recurse
+            )
             tensor_storage.build(self._state)
             self._laid()
         self.generators.to(next((t.device for t in [*self.parameters(), *self.buffers()]), self.generators.device))

@@ -34,8 +34,9 @@ def fuse(
         modules: M plain modules. They are copied, not changed. They may differ in width, in depth (blocks of an
             `nn.Sequential` or `nn.ModuleList`), in activations, rates and other numbers: then they are padded with
             zeros to the largest, and every member computes what its plain module computes. `why_not` tells what
-            cannot differ. Of a module or parameter that several of them share, each gets a copy of its own, with an
-            `ArrayWarning` if it is trained or a call changes it.
+            cannot differ. Parameters that are frozen and equal in all are held once. Of another module or parameter
+            that several of them share, each gets a copy of its own, with an `ArrayWarning` if it is trained or a call
+            changes it.
         seeds: one per member, for its random numbers (dropout masks, ...), which equal those of the plain module after
             ``torch.manual_seed(seed)``. By default, seeds are drawn from torch's default generator.
         rng: "exact", or "fast" to draw all members' random numbers at once: these differ from the plain module's and

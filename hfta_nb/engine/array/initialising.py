@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.array import surgery, tensor_storage
+from hfta_nb.engine.array.held_once import put_tensors
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.equality import same_value
 from hfta_nb.engine.members.generators import current_state, set_state, streams_apart
@@ -50,8 +52,8 @@ def apply(state: ArrayState, function: Callable[[nn.Module], Any], run: Callable
     rows = [_values(state, i, module) for i, module in enumerate(plain)]
     with torch.no_grad():
         for i, row in enumerate(rows):
-            for name, own in tensor_storage.own_tensors(state, i).items():
-                own.copy_(row[name])
+            own = partial(tensor_storage.own_tensors, state, i)
+            put_tensors(state, own, {name: row[name] for name in own()})
 
 
 def _writes(state: ArrayState, run: Callable[[], Any]) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.array.extra_states import KEY, extra_states, kept_beside, put_extra_states
+from hfta_nb.engine.array.held_once import Loading
 from hfta_nb.engine.array.state_code import warn_of_code
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.eager.user_warnings import warn
@@ -92,12 +93,14 @@ class Savable(nn.Module):
         self._refuse_plain(state_dict)
         warn_of_code(self._state.skeleton, "load_state_dict")
         if not any(map(kept_beside, self._state.models)):
-            return super().load_state_dict(state_dict, strict)
+            with Loading(self._state):
+                return super().load_state_dict(state_dict, strict)
         rows = {k: v for k, v in state_dict.items() if _by_member(k, v, len(self.generators))}
         # What is not a list by member, as in files of older versions, is all members'.
         one: Any = copy.copy(state_dict)  # with the versions of modules, which torch keeps beside the entries
         one |= {k: values[0] for k, values in rows.items()}
-        found = super().load_state_dict(one, strict)
+        with Loading(self._state):
+            found = super().load_state_dict(one, strict)
         of = {i: {k: v[i] for k, v in rows.items()} for i in range(len(self.generators))}
         put_extra_states(self._state, of)
         return found

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hfta_nb.engine.array import held_once
+from hfta_nb.engine.members.arena import is_held_once
 from hfta_nb.engine.members.copying import copied_module
 from hfta_nb.engine.padded.blueprint import Blueprint
 from hfta_nb.engine.padded.compare import difference
@@ -92,12 +94,14 @@ def stack_members(
     if padded is not None:
         with torch.no_grad():
             return padded.skeleton, *padded.stacked(members), padded
-    states = [dict(m.named_parameters()) for m in members]
     buffers = [dict(m.named_buffers()) for m in members]
     with torch.no_grad():
-        parameters = {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        parameters = held_once.stacked(members)
         stacked = {k: torch.stack([b[k] for b in buffers]) for k in buffers[0]}
-    return copied_module(members[0], where="fuse, member 0"), parameters, stacked, None
+    # The skeleton's own tensors are replaced at once: what is large is not copied for it.
+    once = [p for name, p in members[0].named_parameters() if is_held_once(parameters[name])]
+    skeleton = copied_module(members[0], {id(p): p for p in once}, where="fuse, member 0")
+    return skeleton, parameters, stacked, None
 
 
 def blueprint(*modules: nn.Module, preallocated: bool = False) -> Blueprint | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.array.extra_states import kept_beside, put_extra_states
+from hfta_nb.engine.array.held_once import put_tensors
 from hfta_nb.engine.array.lazy import check_settled, copied
 from hfta_nb.engine.array.saving import STREAMS, put_row
 from hfta_nb.engine.array.state_code import as_loaded
@@ -84,7 +86,9 @@ def select(state: ArrayState, indices: Sequence[int], block_size: int) -> ArrayS
         skeleton = blueprint.skeleton
         _copy_flags(state.skeleton, skeleton)
     if not state.pending:
-        parameters = {k: v.detach()[chosen] for k, v in state.tensors.named_parameters()}
+        named = dict(state.tensors.named_parameters())
+        once = {k: p.detach()[0].expand(len(chosen), *p.shape[1:]) for k, p in named.items() if k in state.held_once}
+        parameters = once | {k: v.detach()[chosen] for k, v in named.items() if k not in once}
         buffers = {k: v[chosen] for k, v in state.tensors.named_buffers()}
     other = ArrayState(state.generators.select(chosen))
     other.pending = [copied(state.pending[i]) for i in chosen] if state.pending else []
@@ -152,9 +156,7 @@ def take_member(state: ArrayState, index: int, source: ArrayState, src: int, con
             if name in state.owned:
                 state.owned[name][index] = row
         state.padding = Padding(state.arenas, state.owned)
-    own, given = own_tensors(state, index), own_tensors(source, src)
-    for name, value in given.items():
-        own[name].copy_(value)
+    put_tensors(state, partial(own_tensors, state, index), own_tensors(source, src))
     state.generators.keep(index, source.generators.states[src])
     theirs = Attributes(1)
     with state.own_attributes(), source.own_attributes():
@@ -174,7 +176,11 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
     if not isinstance(state_dict, Mapping):
         raise FusionError("not a state_dict", where=where, got=state_dict, accepted="a dict of names to tensors")
     architectures = architectures_of(state)
-    every = _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
+
+    def views() -> dict[str, Tensor]:
+        return _own_state(state, index) if architectures is None else architectures.state(index, state.tensors)
+
+    every = views()
     plain = member(state, index)
     beside = kept_beside(plain)
     own = {k: v for k, v in every.items() if k not in beside}
@@ -200,8 +206,7 @@ def load_member(state: ArrayState, index: int, state_dict: Mapping[str, Tensor],
             raise FusionError("a tensor without values", where=f"{where}, {key}", got="on meta", accepted="with values")
     if streams is not None:
         put_row(state.generators, index, streams)
-    for key, value in chosen.items():
-        own[key].copy_(value)
+    put_tensors(state, views, chosen)
     if beside:
         put_extra_states(state, {index: {k: v for k, v in state_dict.items() if k in beside}})
     for follower in list(state.followers):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from hfta_nb.engine.eager.engine import Engine
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.padding import Padding
 from hfta_nb.engine.eager.state import ArrayState
-from hfta_nb.engine.members.arena import arenas_of
+from hfta_nb.engine.members.arena import Arena, arenas_of, is_held_once
 from hfta_nb.engine.members.flattening import prevent_flattening
 from hfta_nb.engine.members.marks import marked
 from hfta_nb.engine.members.tensor_slots import TensorSlots
@@ -53,9 +53,16 @@ def show_members(array: nn.Module, state: ArrayState) -> None:
 
 
 def build(state: ArrayState) -> None:
-    """Copy parameters and buffers into arenas."""
+    """Copy parameters and buffers into arenas; what is held once stays so while it is frozen."""
     named = dict(state.tensors.named_parameters())
-    state.arenas = arenas_of({k: p.detach() for k, p in named.items()})
+    known, state.held_once = state.held_once, {}
+    for name, p in named.items():
+        if is_held_once(p) and not p.requires_grad:
+            there = known.pop(name, None)
+            same = there is not None and there.data.data_ptr() == p.data_ptr()
+            state.held_once[name] = arena = there if there is not None and same else Arena.once(name, p.detach())
+            p.data = arena.view(name)
+    state.arenas = arenas_of({k: p.detach() for k, p in named.items() if k not in state.held_once})
     for arena in state.arenas:
         for span in arena.spans:
             named[span.name].data = arena.view(span.name)
@@ -83,6 +90,16 @@ def resize_buffers(state: ArrayState) -> None:
     state.slots.replace({name: buffers[name] for name in grown})
     grown.clear()
     state.lay_buffers(arenas_of(dict(state.tensors.named_buffers())))
+
+
+@torch.no_grad()
+def separate(state: ArrayState, names: Collection[str]) -> None:
+    """Give each member memory of its own for parameters that are held once."""
+    for name in names:
+        p = state.tensors.get_parameter(name)
+        p.data = p.detach().contiguous()
+    build(state)
+    state.laid()
 
 
 def own_tensors(state: ArrayState, index: int) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ Open `state.py` first, then `engine.py`.
 | `execution_settings` | how an array runs, and what an error changes |
 | `engine`, `executable_module`, `blocks` | runs a block of members under `vmap`, or one member as its plain module |
 | `gradients`, `differentiate`, `hooks_in_backward` | block-wise differentiation; writes gradients into the arena |
-| `retry`, `fallback`, `handlers` | after an error, changes the settings and repeats the call |
+| `retry`, `fallback`, `handlers`, `held_once_writes` | after an error, changes the settings and repeats the call |
 | `contexts` | calls within `torch.inference_mode` and `torch.jit.trace` |
 | `shared_input_warning` | the warning about an input that looks as if it were per member |
 | `verification`, `verified_kinds`, `plain_run` | compare one member with its plain module in the first calls |

@@ -25,6 +25,7 @@ from hfta_nb.engine.eager.member_modules import MemberModules, grown_buffers, re
 from hfta_nb.engine.eager.shared_memory import views_of
 from hfta_nb.engine.eager.shown_attributes import ShownAttributes
 from hfta_nb.engine.eager.unused import note_usage
+from hfta_nb.engine.members.arena import is_held_once
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.process_streams import ProcessStreams
 from hfta_nb.engine.members.tensor_slots import TensorSlots
@@ -210,15 +211,19 @@ class Engine:
         members = [block.start + row for row in executable.rows]
         given, own = inputs.block(members)
         per_member = [v for v, m in zip(given, own, strict=True) if m]
-        names_p, names_b = list(executable.parameters), list(executable.buffers)
+        # What is held once has no member axis here: what follows from it alone is computed once, too.
+        once = {name: p[0] for name, p in executable.parameters.items() if is_held_once(p)}
+        own_p = {name: p for name, p in executable.parameters.items() if name not in once}
+        names_p, names_b = list(own_p), list(executable.buffers)
         static: dict[str, Any] = {}
 
         def one(_: Tensor, parameters: list[Tensor], buffers: list[Tensor], batched: list[Tensor]) -> Any:
-            state = {**dict(zip(names_p, parameters, strict=True)), **dict(zip(names_b, buffers, strict=True))}
+            state = {**dict(zip(names_p, parameters, strict=True)), **dict(zip(names_b, buffers, strict=True)), **once}
             left = iter(batched)
             leaves = [next(left) if m else v for v, m in zip(given, own, strict=True)]
             context = self._context(members)
             context.copies |= {executable.parameters[name].untyped_storage().data_ptr() for name in executable.copies}
+            context.once |= {p.untyped_storage().data_ptr() for p in once.values()}
             changes: dict[AttributeKey, Any] = {}
             given_attributes = self.attributes.for_block(context.indices, context, self.one_by_one)
             with (
@@ -246,7 +251,7 @@ class Engine:
         # `vmap` needs an input to map over, and a module may have no parameters. The tensor is on the members' device,
         # because a step with tensors on several devices is not recorded.
         carrier = torch.empty(len(members), device=self.generators.device)
-        state = carrier, list(executable.parameters.values()), list(executable.buffers.values())
+        state = carrier, list(own_p.values()), list(executable.buffers.values())
         # "error": all functions that draw have a rule, so a draw that reaches vmap is a missing rule.
         randomness = "different" if self.fast_rng else "error"
         with ExitStack() as stack:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.overrides import TorchFunctionMode
 
-from hfta_nb.engine.members.arena import Arena
+from hfta_nb.engine.members.arena import Arena, is_held_once
 from hfta_nb.errors import FusionError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ForeignReads(TorchFunctionMode):
         super().__init__()
         self._state = state
         with torch._C.DisableTorchFunction():  # else the rules would note what is called here
-            self._arenas = {a.data.untyped_storage()._cdata: a for a in (*state.arenas, *state.buffer_arenas)}
+            self._arenas = {a.data.untyped_storage()._cdata: a for a in (*state.parameter_arenas, *state.buffer_arenas)}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -54,6 +54,8 @@ class ForeignReads(TorchFunctionMode):
 
     def _own(self, value: Tensor, arena: Arena) -> bool:
         """True if a tensor lies within the row of the member that runs alone."""
+        if is_held_once(arena.data):  # a member has the one tensor; the array's has the member axis
+            return not (is_held_once(value) and value.ndim > len(arena.spans[0].shape))
         if functorch.maybe_current_level() is not None:
             return False
         columns = arena.data.shape[1]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.contexts import inference
+from hfta_nb.engine.eager.frozen_in_forward import ForwardFreezeError
 from hfta_nb.engine.eager.member_outcome import Computation, copied_leaves
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.kernels.cuda_graphs import capturing
 from hfta_nb.engine.members.process_streams import streams_kept
+from hfta_nb.errors import HftaError, out_of_memory
 
 
 def runs_alone(state: ArrayState, plain: nn.Module, member: int, inputs: Inputs, computation: Computation) -> bool:
@@ -43,6 +46,27 @@ def runs_alone(state: ArrayState, plain: nn.Module, member: int, inputs: Inputs,
     finally:
         generators.states = now
     return True
+
+
+def freezes(
+    state: ArrayState,
+    member: Callable[[int], nn.Module],
+    error: BaseException,
+    inputs: Inputs,
+    computation: Computation,
+    result: Any,
+) -> bool:
+    """True if the call freezes parameters, which the array's now are.
+
+    A view, as the row of one, can't be frozen: that is another error, of a member that runs as its plain module.
+    """
+    if isinstance(error, HftaError) or not isinstance(error, Exception):
+        asked = isinstance(error, ForwardFreezeError)
+        if asked and computation.backward and result is not None:
+            result[0].undo()
+    else:
+        asked = state.settings.as_plain and not out_of_memory(error)
+    return asked and freeze_as_alone(state, member, inputs, computation)
 
 
 def freeze_as_alone(

@@ -41,7 +41,7 @@ def plain_member(state: ArrayState, member: int) -> nn.Module:
         attributes.put(plain, state.engine.attributes.of(member))
         return plain
     tensors: dict[str, Tensor] = {}
-    for arena in (*state.arenas, *state.buffer_arenas):
+    for arena in (*state.parameter_arenas, *state.buffer_arenas):
         row = arena.data[member].clone()
         for span in arena.spans:
             # `.data`: writing into one tensor must not count as a change of the others. Empty tensors may grow in

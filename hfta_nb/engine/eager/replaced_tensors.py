@@ -24,7 +24,8 @@ class Placement:
         for name, p in state.tensors.named_parameters():
             self._names.append(name)
             self._parameters.append(p)
-        self._rooms = {span.name: arena.view(span.name) for arena in state.arenas for span in arena.spans}
+        self._rooms = {span.name: arena.view(span.name) for arena in state.parameter_arenas for span in arena.spans}
+        self._once = [p for name, p in state.tensors.named_parameters() if name in state.held_once]
         self._addresses = self._now()
         self._buffers: list[tuple[dict[str, Any], str, str, Tensor]] = [
             (module._buffers, key, f"{path}.{key}" if path else key, buffer)
@@ -46,8 +47,8 @@ class Placement:
         return list(map(Tensor.data_ptr, self._parameters))
 
     def moved(self) -> bool:
-        """True if the caller has put other tensors in place of the array's."""
-        if self._now() != self._addresses:
+        """True if the caller has put other tensors in place of the array's, or trains one that is held once."""
+        if self._now() != self._addresses or (self._once and any(p.requires_grad for p in self._once)):
             return True
         for held, key, _, buffer in self._buffers:  # noqa: SIM110  (a generator costs as much as all of this)
             if held.get(key) is not buffer:

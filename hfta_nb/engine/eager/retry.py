@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from hfta_nb.engine.eager.caller_backward import Repeat
 from hfta_nb.engine.eager.compare_outcomes import Mismatch
 from hfta_nb.engine.eager.execution_settings import ExecutionSettings
 from hfta_nb.engine.eager.fallback import member_error
-from hfta_nb.engine.eager.frozen_in_forward import ForwardFreezeError
 from hfta_nb.engine.eager.functions_in_backward import follow
 from hfta_nb.engine.eager.given_objects import GivenObjects
 from hfta_nb.engine.eager.handlers import install
+from hfta_nb.engine.eager.held_once_writes import refuse_writes, separates
 from hfta_nb.engine.eager.hidden_names import warn_of_hidden
-from hfta_nb.engine.eager.last_resort import freeze_as_alone, runs_alone
+from hfta_nb.engine.eager.last_resort import freezes, runs_alone
 from hfta_nb.engine.eager.learning_buffers import keep_gradients
 from hfta_nb.engine.eager.member_outcome import Computation
 from hfta_nb.engine.eager.model_hooks import called_beside
@@ -50,11 +50,13 @@ class RetryHelpers(NamedTuple):
         materialise: gives members with lazy modules their shapes.
         member: returns a member as a plain module.
         resize_buffers: stores buffers whose shape has changed.
+        separate: gives each member memory of its own for parameters that are held once.
     """
 
     materialise: Callable[[Inputs], None]
     member: Callable[[int], nn.Module]
     resize_buffers: Callable[[], None]
+    separate: Callable[[Collection[str]], None]
 
 
 def run_with_retry(
@@ -107,7 +109,7 @@ class _Attempted(NamedTuple):
 
 def _draw_beside(state: ArrayState, inputs: Inputs) -> None:
     """Let members without tensors draw on the device of their inputs, as their plain modules do."""
-    if state.arenas or state.buffer_arenas or state.pending:
+    if state.parameter_arenas or state.buffer_arenas or state.pending:
         return
     device = next((v.device for v in inputs.leaves if isinstance(v, Tensor)), state.generators.device)
     if device.type != state.generators.device.type:
@@ -129,11 +131,11 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
         later = call.eager is not None and may_wait(state, kind, inputs)
         verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
         _observe(state, new_path or key not in state.proven, verification is not None, comparable)
-        result = None
-        given = _given_to_members(state, inputs)
+        result, given = None, _given_to_members(state, inputs)
         try:
             result = _run_guarding_inputs(state, given, call.run)
             refuse_views(state, restore)
+            refuse_writes(state, restore)
             paths, state.engine.paths = state.engine.paths or set(), None
             if verification is None and not state.engine.recording and is_new(state, key, paths):
                 new_path = True  # something that the code reads has changed
@@ -150,7 +152,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
             if isinstance(error, Mismatch) and verification is not None:
                 found = found if _is_preallocated(state) else error
                 _undo_gradients(state, computation, result, before, error)
-            if _freezes(state, helpers, error, inputs, computation, result):
+            if _follows(state, helpers, error, inputs, computation, result):
                 continue
             if not isinstance(error, Exception) or _is_final(state, helpers, error, inputs, computation):
                 _reset_settings(state, before)
@@ -182,7 +184,7 @@ def _repeat(state: ArrayState, helpers: RetryHelpers, call: _Attempted, restore:
     return Repeat(state, call.inputs, restore, partial(run_with_retry, state, helpers, *again))
 
 
-def _freezes(
+def _follows(
     state: ArrayState,
     helpers: RetryHelpers,
     error: BaseException,
@@ -190,17 +192,9 @@ def _freezes(
     computation: Computation,
     result: Any,
 ) -> bool:
-    """True if the call freezes parameters, which the array's now are.
-
-    A view, as the row of one, can't be frozen: that is another error, of a member that runs as its plain module.
-    """
-    if isinstance(error, HftaError) or not isinstance(error, Exception):
-        asked = isinstance(error, ForwardFreezeError)
-        if asked and computation.backward and result is not None:
-            result[0].undo()
-    else:
-        asked = state.settings.as_plain and not out_of_memory(error)
-    return asked and freeze_as_alone(state, helpers.member, inputs, computation)
+    """True if the call changes what is frozen, and the array now has its parameters so that it can."""
+    separated = separates(state, helpers.separate, error, computation, result)
+    return separated or freezes(state, helpers.member, error, inputs, computation, result)
 
 
 def _is_final(

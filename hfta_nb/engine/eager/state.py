@@ -40,6 +40,7 @@ class ArrayState:
         engine: runs blocks of members.
         settings: how the members run.
         arenas, buffer_arenas, missing_grads, owned: see `FusedArray`.
+        held_once: by name, the arenas of frozen parameters that are equal in all members; see `held_once`.
         unsettled: what `missing_grads` becomes in the next step of an optimizer; see `note_unused`.
         padding: clears the gradients of padding.
         views: blocks whose parameters are leaves over the arenas' memory, by their members; see `blocks`.
@@ -75,6 +76,7 @@ class ArrayState:
         self.settings = ExecutionSettings(len(generators))
         self.arenas: list[Arena] = []
         self.buffer_arenas: list[Arena] = []
+        self.held_once: dict[str, Arena] = {}
         self.missing_grads: dict[str, list[int]] = {}
         self.unsettled: dict[str, list[int]] = {}
         self.views: dict[tuple[int, int, bool], Block] = {}
@@ -107,12 +109,18 @@ class ArrayState:
 
     def arena_of(self, name: str) -> Arena:
         """The arena in which a parameter lies."""
-        return next(a for a in self.arenas if any(s.name == name for s in a.spans))
+        once = self.held_once.get(name)
+        return once or next(a for a in self.arenas if any(s.name == name for s in a.spans))
+
+    @property
+    def parameter_arenas(self) -> list[Arena]:
+        """The arenas of all parameters, those that are held once included."""
+        return [*self.arenas, *self.held_once.values()]
 
     def swapped(self) -> dict[str, Tensor]:
         """Parameters ``[M, ...]`` that `torch.func.functional_call` has put in place of the array's, by name."""
         now = dict(self.tensors.named_parameters())
-        arenas = [(a.data.data_ptr(), a.data.element_size(), a.spans) for a in self.arenas]
+        arenas = [(a.data.data_ptr(), a.data.element_size(), a.spans) for a in self.parameter_arenas]
         return {
             span.name: now[span.name]
             for address, size, spans in arenas
@@ -123,7 +131,7 @@ class ArrayState:
     def parameters_of(self, member: int) -> dict[str, Tensor]:
         """The parameters of a member by the names of its plain module."""
         swapped = self.swapped()
-        rows = [(arena.data[member], span) for arena in self.arenas for span in arena.spans]
+        rows = [(arena.data[member], span) for arena in self.parameter_arenas for span in arena.spans]
         found = {
             span.name: swapped[span.name].detach()[member]
             if span.name in swapped
@@ -240,8 +248,8 @@ class Snapshot:
 
     def __init__(self, state: ArrayState, parameters: bool) -> None:
         self._state, self._buffer_arenas = state, state.buffer_arenas
-        arenas = [*state.buffer_arenas, *(state.arenas if parameters else ())]
-        self._saved = [(arena, arena.data.clone()) for arena in arenas]
+        arenas = [*state.buffer_arenas, *(state.parameter_arenas if parameters else ())]
+        self._saved = [(arena, arena.stored.clone()) for arena in arenas]
         self._streams = [dict(s) for s in state.generators.states]
         self._attributes = state.engine.attributes.copy()
         self._resized = _copied(state.engine.resized_buffers)
@@ -255,8 +263,12 @@ class Snapshot:
         if state.buffer_arenas is not self._buffer_arenas:  # a call has stored buffers of another shape or dtype
             state.lay_buffers(self._buffer_arenas)
             state.laid()
+        there = {id(arena) for arena in [*state.parameter_arenas, *state.buffer_arenas]}
         for arena, value in self._saved:
-            arena.data.copy_(value)
+            arena.stored.copy_(value)
+            if id(arena) not in there:  # a call has separated what was held once
+                for s in arena.spans:
+                    state.arena_of(s.name).view(s.name).copy_(value[:, s.start : s.stop].view(-1, *s.shape))
         state.generators.states = [dict(s) for s in self._streams]
         state.engine.attributes = self._attributes.copy()
         state.engine.reset_member_modules()
@@ -265,6 +277,15 @@ class Snapshot:
         state.functions.restore(self._kept)
         for p, learns in zip(state.tensors.parameters(), self._learning, strict=True):
             p.requires_grad_(learns)
+
+    def written_once(self) -> list[str]:
+        """The names of parameters that are held once and have other values than those that are saved."""
+        own = {id(arena) for arena in self._state.held_once.values()}
+        pairs = [(arena, value) for arena, value in self._saved if id(arena) in own]
+        if not pairs:
+            return []
+        changed = torch.stack([~same_entries(arena.stored, value).all() for arena, value in pairs]).tolist()
+        return [arena.spans[0].name for (arena, _), other in zip(pairs, changed, strict=True) if other]
 
     def parameters_changed(self) -> Tensor:
         """Whether parameters have other values than those that are saved, bool ``[]``."""
@@ -276,7 +297,7 @@ class Snapshot:
     def changed(self, names: Collection[str]) -> list[str]:
         """Those of the tensors with these names that have other values than those that are saved."""
         pairs = [(arena, value, span) for arena, value in self._saved for span in arena.spans if span.name in names]
-        columns = [(span.name, *(t[:, span.start : span.stop] for t in (arena.data, v))) for arena, v, span in pairs]
+        columns = [(span.name, *(t[:, span.start : span.stop] for t in (arena.stored, v))) for arena, v, span in pairs]
         return [name for name, now, before in columns if not torch.equal(now, before)]
 
 

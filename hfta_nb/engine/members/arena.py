@@ -40,7 +40,8 @@ class Arena:
     """Values and gradients of all parameters of one dtype.
 
     Attributes:
-        data: ``[M, P]``; columns between two parameters (alignment) are zero and stay zero.
+        data: ``[M, P]``; columns between two parameters (alignment) are zero and stay zero. Of a parameter that is held
+            once, all rows are the same memory.
         spans: by parameter, in order.
     """
 
@@ -64,6 +65,17 @@ class Arena:
         for name, value in parameters.items():
             arena.view(name).copy_(value)
         return arena
+
+    @classmethod
+    def once(cls, name: str, value: Tensor) -> Arena:
+        """Copy the first row of a parameter ``[M, *shape]`` into an arena whose rows are the same memory."""
+        base = value[0].clone(memory_format=torch.contiguous_format)
+        return cls(base.view(1, -1).expand(len(value), -1), [Span(name, 0, base.numel(), tuple(base.shape))])
+
+    @property
+    def stored(self) -> Shaped[Tensor, "rows P"]:
+        """The rows that have memory of their own: all, or one."""
+        return self.data[:1] if is_held_once(self.data) else self.data
 
     def span(self, name: str) -> Span:
         return next(s for s in self.spans if s.name == name)
@@ -99,6 +111,11 @@ class Arena:
     def rows(self, indices: Sequence[int]) -> Arena:
         """A new arena with these rows only."""
         return Arena(self.data[list(indices)], self.spans)
+
+
+def is_held_once(tensor: Tensor) -> bool:
+    """True if the rows of a tensor ``[M, ...]`` are the same memory."""
+    return tensor.ndim > 0 and tensor.stride(0) == 0 and tensor.numel() > 0
 
 
 def arenas_of(tensors: Mapping[str, Tensor]) -> list[Arena]:

@@ -115,7 +115,7 @@ def nudged_outcome(
         half: see `matmul_precision.rounding`.
         number: of the changes.
     """
-    arenas = tuple(arena.data for arena in state.arenas)
+    arenas = tuple(arena.stored for arena in state.parameter_arenas)
     before = [data.clone() for data in arenas]
 
     def changed() -> None:

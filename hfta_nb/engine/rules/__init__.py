@@ -26,7 +26,7 @@ from hfta_nb.engine.rules import (
     tensor_values,
 )
 from hfta_nb.engine.rules.member_by_member import by_members
-from hfta_nb.engine.rules.rule_mode import Context, Disagreement, Rule, RuleMode, SharedWrite
+from hfta_nb.engine.rules.rule_mode import Context, Disagreement, HeldOnceWrite, Rule, RuleMode, SharedWrite
 
 RULES: dict[object, Rule] = {
     **linear.RULES,
@@ -78,6 +78,7 @@ __all__ = [
     "AloneMode",
     "Context",
     "Disagreement",
+    "HeldOnceWrite",
     "SharedWrite",
     "rule_mode",
 ]

@@ -29,6 +29,18 @@ class SharedWrite(Disagreement):
     """Members would write different values into a shared tensor."""
 
 
+class HeldOnceWrite(Disagreement):
+    """A call changes a parameter that all members hold once: each needs its own.
+
+    Args:
+        address: of its memory.
+    """
+
+    def __init__(self, address: int) -> None:
+        super().__init__("the model changes a parameter that members hold once")
+        self.address = address
+
+
 @dataclass
 class Usage:
     """Which members' results depend on which parameters, for members that ran one by one.
@@ -72,6 +84,7 @@ class Context:
         path: receives the functions that the model calls; None if nobody asks.
         copies: addresses of the memory of parameters that are copies, which what the model writes there would be lost
             with.
+        once: addresses of the memory of parameters that members hold once.
         apart: a metric has run once per member, all of them with the same kept values.
     """
 
@@ -92,6 +105,7 @@ class Context:
     keeping: bool = False
     path: CallPath | None = None
     copies: set[int] = field(default_factory=set)
+    once: set[int] = field(default_factory=set)
     apart: bool = False
 
     @property
@@ -167,8 +181,9 @@ class RuleMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if context.path is not None:
             context.path.add(func, args, kwargs)
-        if context.copies and args and (writes_in_place(func) or func.__name__ == "__set__"):
-            self._refuse_copies(args[0])
+        written = (context.copies or context.once) and args and (writes_in_place(func) or func.__name__ == "__set__")
+        if written and not _leaves_frozen(func, args, kwargs):
+            self._refuse_writes(args[0])
         if torch._C._is_any_autocast_enabled():
             args, kwargs = cast(function_name(func), args, kwargs, context.casts)
         rule = self.rules.get(func)
@@ -197,11 +212,15 @@ class RuleMode(TorchFunctionMode):
         finally:
             functorch._set_vmap_fallback_enabled(True)  # type: ignore[attr-defined]
 
-    def _refuse_copies(self, written: Any) -> None:
-        """Raise an error if a tensor, or one in a list, is a parameter of which members run on copies."""
+    def _refuse_writes(self, written: Any) -> None:
+        """Raise an error if a tensor, or one in a list, is a parameter that is held once, or of which members run on
+        copies."""
         for tensor in written if isinstance(written, list | tuple) else [written]:
             value = functorch.get_unwrapped(tensor) if functorch.is_batchedtensor(tensor) else tensor
-            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in self.context.copies:
+            address = value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+            if address in self.context.once:
+                raise HeldOnceWrite(address)
+            if address in self.context.copies:
                 raise Disagreement("the model writes to parameters, of which these members run on copies")
 
     def _attribute(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -267,6 +286,16 @@ def writes_in_place(function: Callable[..., Any]) -> bool:
     """True if a function writes into its first argument."""
     name = function_name(function)
     return name in ("__setitem__", "__delitem__") or (name.endswith("_") and not name.endswith("__"))
+
+
+def _leaves_frozen(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """True for a function that freezes its first argument."""
+    name = function_name(function)
+    if name == "requires_grad_":
+        return not (args[1] if len(args) > 1 else kwargs.get("requires_grad", True))
+    if name == "detach_":
+        return True
+    return getattr(function, "__self__", None) is _REQUIRES_GRAD and not args[1]
 
 
 def arguments(names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from hfta_nb.records import regular_files
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What a system says where a file can't grow."""
 
+_ROWS = "rows"  # of the tensors whose rows are the same memory: the first one is in the file
+
 _COMPLEX = "complex128"  # the name in a file's metadata of the tensors that are kept as pairs of float64
 
 
@@ -68,10 +70,13 @@ def write(directory: Path, name: str, tensors: Mapping[str, Tensor]) -> Entry:
         spare.unlink(missing_ok=True)  # a link or a FIFO in its place would be written to
         try:
             # Cloned: the format refuses tensors that share memory, as tied weights and rows of an arena do.
-            held = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+            once = {k: len(v) for k, v in tensors.items() if v.ndim and len(v) > 1 and v.stride(0) == 0}
+            rows = {k: v[:1] if k in once else v for k, v in tensors.items()}
+            held = {k: v.detach().cpu().clone().contiguous() for k, v in rows.items()}
             wide = {k for k, v in held.items() if v.dtype == torch.complex128}  # which the format does not know
             real = {k: torch.view_as_real(v) if k in wide else v for k, v in held.items()}
-            save_file(real, spare, {_COMPLEX: json.dumps(sorted(wide))} if wide else None)
+            notes = {_COMPLEX: json.dumps(sorted(wide))} if wide else {}
+            save_file(real, spare, (notes | {_ROWS: json.dumps(once)} if once else notes) or None)
             entry = entry_of(spare, name)
             sync(spare)
             os.replace(spare, path)
@@ -93,8 +98,12 @@ def read(directory: Path, entry: Entry) -> dict[str, Tensor]:
     path = directory / entry.path
     try:
         with safe_open(path, framework="pt") as file:
-            wide = set(regular_files.parsed((file.metadata() or {}).get(_COMPLEX, "[]")))
+            notes = file.metadata() or {}
+            wide, once = (
+                regular_files.parsed(notes.get(key, empty)) for key, empty in ((_COMPLEX, "[]"), (_ROWS, "{}"))
+            )
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it can't be iterated
+        found |= {name: found[name].expand(rows, *found[name].shape[1:]) for name, rows in once.items()}
         return {k: torch.view_as_complex(v) if k in wide else v for k, v in found.items()}
     except (OSError, ValueError, SafetensorError) as error:
         raise StoreError(f"can't be read ({error})", where=str(path)) from error

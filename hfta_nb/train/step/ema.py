@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.array.access import parameter_arenas
 from hfta_nb.train.step.own_rows import own_rows, put_own_rows
 from hfta_nb.train.step.step_protocol import Row
 
@@ -34,12 +36,14 @@ class WeightAverages:
     def __init__(self, array: FusedArray, decays: Sequence[float]) -> None:
         self.array, self.decays = array, [float(d) for d in decays]
         self.begun = [False] * len(self.decays)
-        self._rows = [arena.data.clone() for arena in array.arenas]
+        self._arenas, self._all = list(array.arenas), parameter_arenas(array)
+        self._rows = [arena.data.clone() for arena in self._arenas]
         self._weights: dict[torch.dtype, Tensor] = {}
 
     @torch.no_grad()
     def update(self) -> None:
         """After an optimizer step."""
+        self._follow_arenas()
         if not all(self.begun):
             self._weights = {}
         for arena, rows in zip(self.array.arenas, self._rows, strict=True):
@@ -50,6 +54,16 @@ class WeightAverages:
             rows.lerp_(arena.data, self._weights[real].to(rows.dtype))
         if not all(self.begun):
             self.begun, self._weights = [True] * len(self.decays), {}
+
+    def _follow_arenas(self) -> None:
+        """Lay the averages out anew if the array has other arenas: it trains what its members held once until now."""
+        if len(self._arenas) == len(self.array.arenas) and all(map(operator.is_, self._arenas, self.array.arenas)):
+            return
+        known = {s.name: arena.view(s.name) for arena in self._all for s in arena.spans} | dict(self.by_name())
+        self._arenas, self._all = list(self.array.arenas), parameter_arenas(self.array)
+        self._rows = [torch.zeros_like(arena.data) for arena in self._arenas]
+        for name, rows in self.by_name():
+            rows.copy_(known[name])
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -73,7 +87,7 @@ class WeightAverages:
 
     def by_name(self) -> Iterator[tuple[str, Tensor]]:
         """By parameter ``[M, *shape]``, not copied."""
-        for arena, rows in zip(self.array.arenas, self._rows, strict=True):
+        for arena, rows in zip(self._arenas, self._rows, strict=True):
             for span in arena.spans:
                 yield span.name, rows[:, span.start : span.stop].view(len(rows), *span.shape)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hfta_nb.engine.array.access import is_held_once
 from hfta_nb.errors import out_of_memory
 from hfta_nb.optim import ArrayOptimizer
 
@@ -52,7 +53,7 @@ class OptimizerMemoryError(torch.OutOfMemoryError):
 
 
 def _kept(optimizer: ArrayOptimizer) -> Callable[[], None]:
-    parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters: list[Tensor] = [p for g in optimizer.param_groups for p in g["params"] if not is_held_once(p)]
     values = [on_host(p) for p in parameters]
     state = on_host(optimizer.state_dict())
 

@@ -21,7 +21,9 @@ from hfta_nb.engine.array.access import (
     attributes_of,
     is_padded,
     kept_beside,
+    load_tensors,
     own_tensors,
+    put_tensors,
     saved_functions,
     set_attributes,
 )
@@ -77,14 +79,11 @@ def load(array: FusedArray, updates: Sequence[Update], state: Mapping[str, Any])
             if wanted != given:
                 raise StoreError("a member with other tensors", where=f"member {index}", got=given,
                                  accepted=str(wanted), remedy="has the family changed since?")  # fmt: skip
-            for name, value in member["tensors"].items():
-                tensors[name].copy_(value)
+            put_tensors(array, index, member["tensors"])
         for number, update in enumerate(updates):
             update.optimizer.load_members({i: member["optimizers"][number] for i, member in enumerate(members)})
         return
-    mine = dict(array.named_parameters()) | dict(array.named_buffers())
-    for name, value in state["array"].items():
-        mine[name].copy_(value)
+    load_tensors(array, state["array"])
     for update, optimizer in zip(updates, state["optimizers"], strict=True):
         update.optimizer.load_state_dict(optimizer)
 

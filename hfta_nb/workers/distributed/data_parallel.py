@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import FusedArray
-from hfta_nb.engine.array.access import call_module, functions_of, snapshot, untimed_block_size
+from hfta_nb.engine.array.access import call_module, functions_of, parameter_arenas, snapshot, untimed_block_size
 from hfta_nb.engine.members.generators import seeded_state
 from hfta_nb.errors import DistributedError, out_of_memory
 from hfta_nb.workers.distributed.batch_norm import Noticed, Synced
@@ -153,8 +153,8 @@ class DataParallel:
     def share_state(self) -> None:
         """Give the parameters, buffers and random streams of rank 0 to the other ranks."""
         with torch.no_grad():
-            for arena in [*self.array.arenas, *self.array.buffer_arenas]:
-                self.ranks.broadcast_(arena.data)
+            for arena in [*parameter_arenas(self.array), *self.array.buffer_arenas]:
+                self.ranks.broadcast_(arena.stored)
         streams = self.array.generators.state_dict()
         for kind in sorted(streams):
             self.ranks.broadcast_(streams[kind])
@@ -175,8 +175,8 @@ class DataParallel:
         Raises:
             DistributedError: they have not.
         """
-        for arena in self.array.arenas:
-            sums = torch.nan_to_num(arena.data.detach().double(), 0.0, 0.0, 0.0).sum(1)
+        for arena in parameter_arenas(self.array):
+            sums = torch.nan_to_num(arena.stored.detach().double(), 0.0, 0.0, 0.0).sum(1)
             if any(not torch.equal(sums, other) for other in self.ranks.gather(sums)):
                 raise DistributedError(
                     "the ranks' parameters are not the same any more",
