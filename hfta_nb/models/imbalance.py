@@ -26,7 +26,8 @@ GROUP = "imbalance"
 """The mark of these axes in a list."""
 
 COUNTS = "class_counts"
-"""The entry of a row with the number of training samples of each class; in rows that have such axes."""
+"""The entry of a row with the number of training samples of each class, 1 where they are not counted; in rows that have
+such axes."""
 
 BETA = 0.999
 """Of the effective number of samples (Cui et al. 2019)."""
@@ -65,6 +66,11 @@ def used(row: Mapping[str, Any]) -> bool:
     return COUNTS in row
 
 
+def form(row: Mapping[str, Any]) -> tuple[bool, bool]:
+    """What members of one array have in common: whether losses have settings, and whether inputs may be mixed."""
+    return used(row), bool({"weaken", "weaken_gamma"} & row.keys())
+
+
 def values_of(values: Mapping[str, Any], taken: Iterable[str], data: AnyData) -> dict[str, Any]:
     """The entries of a row for the axes that a study gives.
 
@@ -90,7 +96,8 @@ def values_of(values: Mapping[str, Any], taken: Iterable[str], data: AnyData) ->
     if given.get("weaken") and not (isinstance(inputs, Tensor) and (inputs.is_floating_point() or inputs.ndim == 4)):
         raise GridError("mixes inputs, which must be one tensor of numbers", where="weaken", got=given["weaken"],
                         remedy="set it to 0")  # fmt: skip
-    return {**given, _WEIGHTS.name: weights, COUNTS: counts}
+    classes = data.facts.get("num_classes") or (len(weights) if isinstance(weights, tuple) else 1)
+    return {**given, _WEIGHTS.name: weights, COUNTS: counts or (1,) * classes}
 
 
 def checked_weights(value: Any, classes: int | None) -> Any:
@@ -154,7 +161,7 @@ def settings_of(rows: Sequence[Mapping[str, Any]], device: torch.device) -> dict
 
 def _settings(row: Mapping[str, Any]) -> dict[str, Tensor]:
     value = row.get("class_weight", "none")
-    counts = row[COUNTS] or [1] * (len(value) if isinstance(value, tuple) else 1)  # of a stream
+    counts = row[COUNTS]
     number = torch.tensor(counts, dtype=torch.float64)
     prior = (number.clamp(min=1) / number.sum()).log()
     found = {
@@ -163,7 +170,7 @@ def _settings(row: Mapping[str, Any]) -> dict[str, Tensor]:
         "gamma": torch.tensor(float(row.get("focal_gamma") or 0.0), dtype=torch.float64),
         "smoothing": torch.tensor(float(row.get("label_smoothing") or 0.0), dtype=torch.float64),
     }
-    if "weaken" in row or "weaken_gamma" in row:
+    if form(row)[1]:
         found["kept"] = shares_kept(float(row.get("weaken") or 0.0), float(row.get("weaken_gamma", 1.0)), counts)
     return found
 

@@ -28,7 +28,7 @@ class Remedies:
 
     def __init__(self, row: Mapping[str, Any]) -> None:
         kind = row.get("class_weight", "none")
-        counts = row["class_counts"] or [1] * len(kind)
+        counts = row["class_counts"]
         total, classes = sum(counts), len(counts)
         self.weights = list(kind) if isinstance(kind, tuple) else [1.0] * classes
         if kind == "balanced":

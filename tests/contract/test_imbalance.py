@@ -149,6 +149,10 @@ def test_other_losses_and_streams_are_told(tmp_path: Path) -> None:
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X.float(), Y), batch_size=9)
     with pytest.raises(GridError, match=r"class_weight: the classes of .* are not counted"):
         hfta.Study(model, {"class_weight": ["balanced"]}, (loader, loader), directory=tmp_path / "1")
+    grid = [{"class_weight": (1.0, 2.0, 3.0)}, {"focal_gamma": 1.0}]
+    read = hfta.Study(model, grid, (loader, loader), epochs=1, accumulate_grad_batches=2, directory=tmp_path / "2")
+    read.fit(progress=False)
+    assert read.check()["equal"].all()
 
 
 def test_rules_by_hand() -> None:

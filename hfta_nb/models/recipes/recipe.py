@@ -148,7 +148,7 @@ class Family:
         # A parameter of the build function that has the name of an augmentation is an axis of the model.
         usual = self.loss is None or losses.is_cross_entropy(self.loss)
         remedies = {name: spec for task in tasks for name, spec in imbalance.axes_for(task).items()}
-        more = {**augmentation, **(remedies if usual and not self.phases else {})}
+        more = {**(remedies if usual and not self.phases else {}), **augmentation}
         more = {name: spec for name, spec in more.items() if name not in self.axes}
         training = self.training
         return {"lr": training["lr"], **self.axes, **training, **more}

@@ -143,8 +143,8 @@ def rows_apart(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None
         return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
     if averages(mine) != averages(theirs):
         return "ema_decay: weights are averaged where it is given"
-    if imbalance.used(mine) != imbalance.used(theirs):
-        return "class_weight and its like: the loss has settings per member where one of them is given"
+    if imbalance.form(mine) != imbalance.form(theirs):
+        return "class_weight, weaken and their like: losses have settings, and inputs are mixed, where they are given"
     return None
 
 
@@ -204,7 +204,7 @@ class Draft:
             self.own_scores and self.mixes,
             by_step(row),
             averages(row),
-            imbalance.used(row),
+            imbalance.form(row),
             *(repr(row[name]) for name in SPLITTING),
         )
 
