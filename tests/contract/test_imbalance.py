@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.data.order import order
-from hfta_nb.errors import GridError
+from hfta_nb.errors import DistributedError, GridError
 from hfta_nb.models import imbalance, metrics
 
 DRAW = torch.Generator().manual_seed(1)
@@ -153,6 +153,11 @@ def test_other_losses_and_streams_are_told(tmp_path: Path) -> None:
     read = hfta.Study(model, grid, (loader, loader), epochs=1, accumulate_grad_batches=2, directory=tmp_path / "2")
     read.fit(progress=False)
     assert read.check()["equal"].all()
+
+
+def test_inputs_are_not_mixed_across_devices(tmp_path: Path) -> None:
+    with pytest.raises(DistributedError, match="weaken: each rank has a part of the mini-batch"):
+        study(tmp_path, {"weaken": [0.0, 0.5]}, devices=2).fit(progress=False)
 
 
 def test_rules_by_hand() -> None:
