@@ -15,6 +15,8 @@ _ROWS = """
 RECIPE: errors errors.border records.events search.grid data data.augment models.losses models.frechet
     models.accumulators models.directions models.metrics models.phases models.training_axes models.study_argument
     models.study_config models.weights
+    models.accumulators models.directions models.imbalance models.metrics models.phases models.training_axes
+    models.study_argument models.study_config
 TRAINING: RECIPE train.memory engine.array optim models.recipes train.step train.plan
 HEADLESS: TRAINING errors.plain_text records.regular_files records.pace records.history records.speeds
     records.summaries search search.averages figures.html errors.user_frames figures.tables records.store
@@ -62,12 +64,16 @@ engine.array: errors errors.border figures.html engine.broadcasts engine.compari
     engine.kernels engine.rules engine.eager engine.padded engine.replay
 optim: errors errors.border engine.comparison engine.equality engine.random_streams engine.kernels engine.array
 models.targets:
-models.losses: errors engine.array models.targets
+models.masks: data engine.array models.targets
+models.member_losses: errors engine.array models.masks
+models.losses: errors data engine.array models.targets models.masks models.member_losses
+models.imbalance: errors search.grid data engine.array models.targets models.losses models.masks models.member_losses
+models.metric_sums: data
 models.frechet:
 models.accumulators: errors errors.user_frames engine.broadcasts
 models.directions: errors
-models.metrics: errors errors.border engine.array models.targets models.losses models.frechet models.accumulators
-    models.directions
+models.metrics: errors errors.border data engine.array models.targets models.losses models.frechet models.accumulators
+    models.directions models.masks models.metric_sums
 models.phases: errors errors.border search.grid models.losses
 models.training_axes: errors records.events search.grid
 models.study_argument:
@@ -76,8 +82,9 @@ models.study_config: search models.losses models.study_argument
 models.recipes: RECIPE figures.html engine.members
 models.model_zoo: RECIPE models.recipes
 train.step: errors engine.broadcasts engine.comparison engine.distances engine.equality engine.kernels engine.array
-    optim models.losses models.metrics models.phases models.training_axes
-train.plan: errors records.events search.grid data data.augment engine.array models.phases models.recipes train.step
+    optim models.losses models.imbalance models.metrics models.phases models.training_axes
+train.plan: errors records.events search.grid data data.augment engine.array models.imbalance models.phases
+    models.recipes train.step
 train: TRAINING errors.user_frames
 workers.fleet: errors records.regular_files records.events figures.tables data train.step train.plan train
     workers.distributed

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 
+import hfta_nb as hfta
 from hfta_nb import figures
-from hfta_nb.errors import StudyError
+from hfta_nb.errors import HftaError, StudyError
 from hfta_nb.figures import colors
 from hfta_nb.figures.fronts import front
 from hfta_nb.records.history import History
@@ -169,3 +172,23 @@ def test_importances_are_bars_with_the_largest_on_top() -> None:
     assert [t.get_text() for t in axes.texts] == ["25%", "75%"]
     with pytest.raises(StudyError, match="no axis varies"):
         figures.importances({}, "val_loss")
+
+
+def test_a_confusion_matrix_counts_the_validation_samples(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(60, 4), torch.randint(0, 3, (60,))
+    study = hfta.Study("mlp", {"lr": [1e-3, 1e-1]}, (x, y, x[:20], y[:20]), epochs=1, directory=tmp_path)
+    with pytest.raises(StudyError, match="no member has"):
+        study.confusion_matrix()
+    study.fit(progress=False)
+    figure = study.confusion_matrix(1)
+    guess = study.member(1).module()(x[:20]).argmax(1)
+    expected = [int(((y[:20] == a) & (guess == b)).sum()) for a in range(3) for b in range(3)]
+    assert sum(int(text.get_text()) for text in figure.axes[0].texts) == 20
+    shown = {(round(t.get_position()[1]), round(t.get_position()[0])): int(t.get_text()) for t in figure.axes[0].texts}
+    assert [shown.get((a, b), 0) for a in range(3) for b in range(3)] == expected
+    numbers = hfta.Study("mlp", {"lr": [1e-3]}, (x, x.sum(1)), epochs=1, directory=tmp_path / "numbers")
+    with pytest.raises(StudyError, match="no confusion matrix of this data"):
+        numbers.confusion_matrix()
+    with pytest.raises(HftaError, match="not a square"):
+        figures.confusion_matrix([[1, 2]])

@@ -23,6 +23,7 @@ MODULES = (
         "hfta_nb.errors",
         "hfta_nb.records.events",
         "hfta_nb.models.losses",
+        "hfta_nb.models.member_losses",
         "hfta_nb.models.metrics",
         "hfta_nb.study.executors",
         "hfta_nb.workers.pools",

@@ -17,6 +17,7 @@ from hfta_nb import Family, families, family
 from hfta_nb.data import names, task_of
 from hfta_nb.data.augment import BY_KIND
 from hfta_nb.data.readers import READERS
+from hfta_nb.models import imbalance
 from hfta_nb.models.study_config import ARGUMENTS, FLAGS, KEYS
 from hfta_nb.models.training_axes import ALIASES, TRAINING_AXES, USED_BY
 from hfta_nb.search.grid import AxisSpec, show
@@ -58,6 +59,11 @@ def study_arguments() -> str:
 def augmentation() -> str:
     """The axes of augmentation, by kind of data."""
     return "\n".join(f"### {kind.capitalize()}\n\n{_axes_table(found)}" for kind, found in BY_KIND.items())
+
+
+def imbalance_axes() -> str:
+    """The axes of remedies for imbalanced classes."""
+    return _axes_table(imbalance.AXES)
 
 
 def axis_names() -> str:
@@ -160,6 +166,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "axes": axes,
     "study_arguments": study_arguments,
     "augmentation": augmentation,
+    "imbalance": imbalance_axes,
     "axis_names": axis_names,
     "families": all_families,
     "data_sets": data_sets,

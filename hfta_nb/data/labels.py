@@ -57,6 +57,21 @@ def next_tokens(item: Mapping[str, Any]) -> dict[str, Any]:
     return {**item, "labels": moved}
 
 
+MASK = "mask"
+"""The name under which a mask stands beside targets."""
+
+
+def beside_mask(y: Any) -> tuple[Any, Any]:
+    """Targets and the mask beside them: of a dict ``{"mask": mask, "any other name": targets}``; else no mask, None.
+
+    The mask is 0 (or False) where a target does not count. It has the shape of the targets, or of their first axes.
+    """
+    if isinstance(y, dict) and len(y) == 2 and MASK in y:
+        (name,) = y.keys() - {MASK}
+        return y[name], y[MASK]
+    return y, None
+
+
 @contextmanager
 def ignoring(loss: Any, numbers: bool = False) -> Iterator[None]:
     """Read labels, within the context, for a loss that may have an `ignore_index` of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from hfta_nb.data.labels import IGNORED, beside_mask
 from hfta_nb.errors import DataError
 
 Samples: TypeAlias = Any
@@ -95,6 +97,11 @@ class Inputs(ABC):
     @abstractmethod
     def examples(self) -> tuple[Samples, Samples]:
         """Some training inputs and targets, as stored."""
+
+    @property
+    def class_counts(self) -> tuple[int, ...] | None:
+        """Training targets of each class; None of data that is read batch by batch, or has no classes."""
+        return None
 
     @abstractmethod
     def sample_batch(
@@ -206,6 +213,18 @@ class Data(Inputs):
 
     batch_size = None
     """Of its own; a `Stream` may have one."""
+
+    @functools.cached_property
+    def class_counts(self) -> tuple[int, ...] | None:
+        """See `Inputs`."""
+        y, mask = beside_mask(self.y)
+        if not isinstance(y, Tensor) or "num_classes" not in self.facts:
+            return None
+        labels = y.movedim(1, -1).argmax(-1) if y.is_floating_point() else y
+        kept = labels != IGNORED
+        if mask is not None:
+            kept = kept & (mask.reshape(*mask.shape, *[1] * (labels.ndim - mask.ndim)).expand_as(labels) != 0)
+        return tuple(torch.bincount(labels[kept].flatten(), minlength=self.facts["num_classes"]).tolist())
 
     def __len__(self) -> int:
         return count(self.x)

@@ -10,7 +10,7 @@ from torch import Tensor
 from hfta_nb.data.argument_kinds import KINDS, SHARE
 from hfta_nb.data.catalogue_names import known
 from hfta_nb.data.items import tensor_of
-from hfta_nb.data.labels import are_numbers, check_spread, classes_in, ignored
+from hfta_nb.data.labels import are_numbers, beside_mask, check_spread, classes_in, ignored
 from hfta_nb.data.order import SPLIT_SEED
 from hfta_nb.data.samples import Data, Samples, count, leaves, take, tuple_like
 from hfta_nb.errors import DataError
@@ -40,7 +40,9 @@ def from_tensors(
         task: see `Data`; by default "classification" or "regression", as the targets' type says.
         validation: the share held out, between 0 and 1.
         num_classes: the number of classes, by default the largest label plus one. The label -100 marks a target that
-            does not count.
+            does not count, as NaN does among targets that are floating-point numbers.
+
+    Targets may have a mask beside them, which is 0 where they do not count: ``{"y": y, "mask": mask}``.
 
     Raises:
         DataError: lengths differ, there are too few samples, or a label is implausible.
@@ -62,8 +64,9 @@ def from_tensors(
     # The model also needs outputs for a class (or word) that occurs in validation only.
     where = f"{name}, labels" if name != "own data" else "labels"
     facts, held = (facts_of(task, *part, num_classes, where) for part in ((x, y), (xv, yv)))
-    if num_classes is None and task in LABELLED and isinstance(y, Tensor) and not y.is_floating_point():
-        check_spread([(f"{where} of training", y), (f"{where} of validation", yv)])
+    labels = [marked_labels(part) for part in (y, yv)]
+    if num_classes is None and task in LABELLED and isinstance(labels[0], Tensor) and not labels[0].is_floating_point():
+        check_spread([(f"{where} of training", labels[0]), (f"{where} of validation", labels[1])])
     facts |= {k: held[k] for k in ("ignored",) if k in held}
     return Data(name, task, x, y, xv, yv, facts | {k: max(facts[k], held[k]) for k in COUNTED if k in facts})
 
@@ -101,8 +104,21 @@ def check_name(name: str) -> None:
 
 def usual_task(y: Samples) -> str:
     """ "classification" or "regression", from the targets' type, and from the loss where that is known."""
+    y, _ = beside_mask(y)
     numbers = are_numbers() or not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex()
     return "regression" if numbers else "classification"
+
+
+def marked_labels(y: Samples) -> Samples:
+    """Targets as they are; of class numbers with a mask beside them, the class numbers, `ignored` where it is 0."""
+    labels, mask = beside_mask(y)
+    if mask is None or not isinstance(labels, Tensor) or labels.is_floating_point():
+        return labels
+    if len(mask) != len(labels) or labels.numel() % mask.numel():
+        raise DataError("not of the shape of the targets", where="mask", got=list(mask.shape),
+                        accepted=f"{list(labels.shape)}, or its first axes")  # fmt: skip
+    shape = labels.shape if mask.numel() == labels.numel() else (*mask.shape, *[1] * (labels.ndim - mask.ndim))
+    return torch.where(mask.reshape(shape) != 0, labels, ignored())
 
 
 COUNTED = ("num_classes", "out_features", "vocab_size")
@@ -126,6 +142,7 @@ def facts_of(
         facts["in_features"] = int(x[0].numel())
         if x.ndim == 4:
             facts |= {"in_channels": x.shape[1], "image_size": x.shape[-1]}
+    y = marked_labels(y)
     if not isinstance(y, Tensor):
         return facts
     if task in LABELLED:
@@ -163,15 +180,24 @@ def _tensor(value: Any, where: str) -> Tensor:
     return t
 
 
-def check_finite(samples: Samples, where: str, remedy: str) -> None:
-    """Check that no number is missing.
+def check_finite(samples: Samples, where: str, remedy: str, missing: bool = False) -> None:
+    """Check that all numbers are finite.
+
+    Args:
+        samples: inputs or targets.
+        where, remedy: for the error.
+        missing: NaN says that a target is missing, and not all of them are.
 
     Raises:
-        DataError: one is NaN or infinite.
+        DataError: one is infinite, or NaN, or all are missing.
     """
     for t in leaves(samples):
-        if t.is_floating_point() and not torch.isfinite(t).all():
-            raise DataError("holds NaN or infinity", where=where, remedy=remedy)
+        if not t.is_floating_point() or bool(torch.isfinite(t).all()):
+            continue
+        if not missing or bool(torch.isinf(t).any()):
+            raise DataError("holds infinity" if missing else "holds NaN or infinity", where=where, remedy=remedy)
+        if bool(torch.isnan(t).all()):
+            raise DataError("has no targets", where=where, got="nothing but NaN, which is a missing target")
 
 
 def split_rows(total: int, part: float) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from hfta_nb.figures.axis_slices import slices
 from hfta_nb.figures.best_so_far import best_so_far
 from hfta_nb.figures.canvas import png
+from hfta_nb.figures.confusion import confusion_matrix
 from hfta_nb.figures.contours import contour
 from hfta_nb.figures.flotillas import gantt, placements
 from hfta_nb.figures.fronts import pareto
@@ -14,6 +15,7 @@ from hfta_nb.figures.speeds import speedup
 
 __all__ = [
     "best_so_far",
+    "confusion_matrix",
     "contour",
     "curves",
     "gantt",

@@ -1,4 +1,7 @@
-"""Metrics by task. A metric sees ONE member's output and the target, on the device; it runs inside `vmap` if it can."""
+"""Metrics by task. A metric sees ONE member's output and the target, on the device; it runs inside `vmap` if it can.
+
+Targets that are missing do not count; see `hfta_nb.models.masks`.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from hfta_nb.errors import FamilyError
 from hfta_nb.errors.border import FLAG, FUNCTION, check
-from hfta_nb.models import frechet
+from hfta_nb.models import frechet, metric_sums
 from hfta_nb.models.accumulators import Factory, collected, is_of_function, of_torchmetrics
 from hfta_nb.models.directions import direction_of, more_is_better, normal
 from hfta_nb.models.losses import IGNORED, HeldLoss, MemberLoss, NamedLoss, classes_last, prediction
-from hfta_nb.models.targets import as_numbers, shaped_as
+from hfta_nb.models.masks import classes_of, numbers_of
+from hfta_nb.models.targets import shaped_as
 
 
 @dataclass(frozen=True)
@@ -82,125 +85,56 @@ class Metric:
         return value if self.finish is None else self.finish(value)
 
 
-# Means over the batch.
-
-
-def _accuracy(output: Float[Tensor, " N *classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, ""]:
-    """Of logits ``[N, *rest, classes]``, or of one logit of two classes, ``[N, *rest]`` or ``[N, *rest, 1]``."""
-    one = output.ndim == target.ndim or output.shape[-1] == 1
-    found = output.reshape(target.shape) > 0 if one else output.argmax(-1)
-    return (found == target).to(output.dtype).mean()
-
-
-def _top5(output: Float[Tensor, "N classes"], target: Int[Tensor, " N"]) -> Float[Tensor, ""]:
-    best = output.topk(min(5, output.shape[-1]), -1).indices
-    return (best == target.unsqueeze(-1)).any(-1).to(output.dtype).mean()
-
-
-def _mae(output: Float[Tensor, " N *rest"], target: Float[Tensor, " N *rest"]) -> Float[Tensor, ""]:
-    return (output - target).abs().mean()
-
-
-# Sums that add up over batches, and what becomes of them.
-
-
-def _hits(
-    output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"], ignored: int = IGNORED
-) -> Float[Tensor, " 2"]:
-    """Tokens predicted rightly, and tokens."""
-    counted = target != ignored
-    hits = (output.argmax(-1) == target) & counted
-    return torch.stack([hits.sum(), counted.sum()]).to(output.dtype)
-
-
-def _surprise(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, " 2"]:
-    """The sum of cross entropies, and their number."""
-    logits, flat = output.reshape(-1, output.shape[-1]), target.reshape(-1)
-    total = F.cross_entropy(logits, flat, ignore_index=IGNORED, reduction="sum")
-    return torch.stack([total, (flat != IGNORED).sum().to(total.dtype)])
-
-
-def _overlaps(output: Float[Tensor, "N *rest classes"], target: Int[Tensor, " N *rest"]) -> Float[Tensor, "2 classes"]:
-    """Per class, the pixels (or points) in both prediction and target, and those in either."""
-    size = output.shape[-1]
-    # Compared with each class, not one-hot: vmap has no rule for that.
-    numbers = torch.arange(size, device=target.device)
-    true = target.reshape(-1, 1) == numbers
-    found = (output.argmax(-1).reshape(-1, 1) == numbers) & (target.reshape(-1, 1) != IGNORED)
-    return torch.stack([(found & true).sum(0), (found | true).sum(0)]).to(output.dtype)
-
-
-def _ratio(sums: Float[Tensor, " 2"]) -> Float[Tensor, ""]:
-    return sums[0] / sums[1].clamp(min=1)
-
-
-def _perplexity(sums: Float[Tensor, " 2"]) -> Float[Tensor, ""]:
-    return torch.exp(_ratio(sums))
-
-
-def _mean_iou(sums: Float[Tensor, "2 classes"]) -> Float[Tensor, ""]:
-    both, either = sums.unbind()
-    return (both / either.clamp(min=1)).sum() / either.gt(0).sum().clamp(min=1)
-
-
-BINS = 4096
-
-
-def _ranks(output: Float[Tensor, " N"], target: Int[Tensor, " N"]) -> Float[Tensor, "2 bins"]:
-    """How many negatives and positives have a logit in each bin; the bins are even in x / (1 + |x|)."""
-    place = ((F.softsign(output.double()) + 1) / 2 * BINS).long().clamp(0, BINS - 1)
-    both = place + target * BINS
-    counts = torch.zeros(2 * BINS, dtype=output.dtype, device=output.device)
-    return counts.scatter_add(0, both, torch.ones_like(output)).view(2, BINS)
-
-
-def _auroc(sums: Float[Tensor, "2 bins"]) -> Float[Tensor, ""]:
-    negatives, positives = sums.double().unbind()
-    below = negatives.cumsum(0) - negatives / 2  # in the same bin is half a win
-    pairs = negatives.sum() * positives.sum()
-    return ((positives * below).sum() / pairs).to(sums.dtype)
-
-
-def _seen(function: Callable[[Tensor, Tensor], Tensor], requested: bool = True) -> Callable[[Any, Tensor], Tensor]:
+def _seen(function: Callable[[Tensor, Tensor], Tensor], requested: bool = True) -> Callable[[Any, Any], Tensor]:
     """Of a model's prediction, classes in the last axis; of targets that are shares of classes the largest counts. NaN
     where outputs have no place for classes and nobody has `requested` the metric."""
 
-    def see(output: Any, target: Tensor) -> Tensor:
-        found = prediction(output)
-        classes = target.argmax(-1) if target.is_floating_point() else shaped_as(target, found)
+    def see(output: Any, target: Any) -> Tensor:
+        found, y = prediction(output), classes_of(target)
+        classes = _largest(y) if y.is_floating_point() else shaped_as(y, found)
         logits = classes_last(found, classes)
         one = logits.numel() == classes.numel()
         if not requested and not one and logits.shape[:-1] != classes.shape:
-            return found.new_full((), torch.nan)
+            return found.new_full((2,), torch.nan)
         return function(logits, classes)
 
     return see
 
 
-def _of_logits(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+def _largest(shares: Tensor) -> Tensor:
+    """The class of the largest share; `IGNORED` where shares are NaN."""
+    return torch.where((shares == shares).all(-1), shares.argmax(-1), IGNORED)
+
+
+def _of_logits(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
     """Of a model's prediction and its targets, both ``[N]`` or ``[N, 1]``."""
-    return lambda output, target: function(prediction(output).reshape(-1), target.reshape(-1).long())
+
+    def see(output: Any, target: Any) -> Tensor:
+        found = prediction(output).reshape(-1)
+        numbers, known = numbers_of(target, found, classes=True)
+        return function(found, torch.where(known, numbers, IGNORED).reshape(-1).long())
+
+    return see
 
 
-def _of_numbers(
-    function: Callable[[Tensor, Tensor], Tensor], requested: bool = True
-) -> Callable[[Any, Tensor], Tensor]:
-    """Of a model's prediction, and of targets that are numbers, in the prediction's shape; NaN of other shapes where
-    nobody has `requested` the metric."""
+def _errors(requested: bool) -> Callable[[Any, Any], Tensor]:
+    """The sum of absolute errors, and their number; NaN of targets of another shape than the prediction's where nobody
+    has `requested` the metric."""
 
-    def see(output: Any, target: Tensor) -> Tensor:
+    def see(output: Any, target: Any) -> Tensor:
         found = prediction(output)
-        numbers = shaped_as(as_numbers(target, found), found)
+        numbers, known = numbers_of(target, found)
         if not _fits(numbers.shape, found.shape):
             if not requested:
-                return found.new_full((), torch.nan)
+                return found.new_full((2,), torch.nan)
             raise FamilyError(
                 "outputs and targets are of unlike shape",
                 where="metric mae",
-                got=[list(found.shape), list(target.shape)],
+                got=[list(found.shape), list(numbers.shape)],
                 remedy="name the study's metrics, functions of your own among them: Study(..., metrics={...}), or {}",
             )
-        return function(found, numbers)
+        errors, known = (found - numbers).abs(), known.expand_as(found)
+        return torch.stack([torch.where(known, errors, 0).sum(), known.sum().to(errors.dtype)])
 
     return see
 
@@ -210,35 +144,35 @@ def _fits(shape: torch.Size, whole: torch.Size) -> bool:
     return len(shape) <= len(whole) and all(n in (1, m) for n, m in zip(shape[::-1], whole[::-1], strict=False))
 
 
-accuracy = Metric(_seen(_accuracy), maximize=True, additive=True)
-"""Fraction of samples (points, pixels, tokens) whose largest output is the target class. A model with one output
-predicts class 1 where that is above 0."""
+accuracy = Metric(_seen(metric_sums.hits), maximize=True, finish=metric_sums.ratio)
+"""Fraction of samples (points, pixels, tokens) whose largest output is the target class; of those that have one. A
+model with one output predicts class 1 where that is above 0."""
 
-usual_accuracy = Metric(_seen(_accuracy, requested=False), maximize=True, additive=True)
+usual_accuracy = Metric(_seen(metric_sums.hits, requested=False), maximize=True, finish=metric_sums.ratio)
 """The same of any loss; NaN where its outputs, those of several tasks say, are no logits of the targets."""
 
-top5 = Metric(_seen(_top5), maximize=True, additive=True)
+top5 = Metric(_seen(metric_sums.top5), maximize=True, finish=metric_sums.ratio)
 """Fraction of samples whose target class is among the five largest outputs."""
 
-usual_top5 = Metric(_seen(_top5, requested=False), maximize=True, additive=True)
+usual_top5 = Metric(_seen(metric_sums.top5, requested=False), maximize=True, finish=metric_sums.ratio)
 """The same of any loss, likewise."""
 
-mae = Metric(_of_numbers(_mae), maximize=False, additive=True)
+mae = Metric(_errors(requested=True), maximize=False, finish=metric_sums.ratio)
 """Mean absolute error; output and target ``[N, ...]``."""
 
-usual_mae = Metric(_of_numbers(_mae, requested=False), maximize=False, additive=True)
+usual_mae = Metric(_errors(requested=False), maximize=False, finish=metric_sums.ratio)
 """The same of any loss; NaN where its outputs, quantiles say, have another shape than the targets."""
 
-token_accuracy = Metric(_seen(_hits), maximize=True, finish=_ratio)
-"""Fraction of tokens predicted rightly; targets that are `losses.IGNORED` do not count."""
+token_accuracy = accuracy
+"""The name of `accuracy` for tokens."""
 
-perplexity = Metric(_seen(_surprise), maximize=False, finish=_perplexity)
+perplexity = Metric(_seen(metric_sums.surprise), maximize=False, finish=metric_sums.perplexity)
 """e to the mean cross entropy over all tokens; targets that are `losses.IGNORED` do not count."""
 
-mean_iou = Metric(_seen(_overlaps), maximize=True, finish=_mean_iou)
+mean_iou = Metric(_seen(metric_sums.overlaps), maximize=True, finish=metric_sums.mean_iou)
 """Mean over the classes that occur of intersection over union, each counted over all samples."""
 
-auroc = Metric(_of_logits(_ranks), maximize=True, finish=_auroc)
+auroc = Metric(_of_logits(metric_sums.ranks), maximize=True, finish=metric_sums.auroc)
 """Area under the ROC curve; output is a logit ``[N]``, target 0 or 1. Logits in one of 4096 bins count as equal; NaN
 without positives or negatives."""
 
@@ -246,9 +180,42 @@ frechet_distance = Metric(frechet.generated_and_real, maximize=False, finish=fre
 """Fréchet distance between generated and real images, of an output ``(generated, real)``; images in [-1, 1]. The
 features are those of a fixed random network (`hfta_nb.models.frechet`): values do not compare with published FIDs."""
 
+confusion = _seen(metric_sums.confusion)
+"""Of an output and the target: how many targets of each class (rows) are predicted as each class (columns), ``[C, C]``;
+those of several batches add up."""
+
+balanced_accuracy = Metric(confusion, maximize=True, finish=metric_sums.balanced_accuracy)
+"""Mean over the classes that occur of the fraction of their targets that is predicted rightly."""
+
+macro_f1 = Metric(confusion, maximize=True, finish=metric_sums.macro_f1)
+"""Mean over the classes that occur, or are predicted, of their F1."""
+
+_OF_ONE = {
+    "recall": lambda c: lambda counts: counts[c, c] / counts[c].sum().clamp(min=1),
+    "precision": lambda c: lambda counts: counts[c, c] / counts[:, c].sum().clamp(min=1),
+}
+_of_class: dict[str, Metric] = {}
+
+
+def _named(name: str) -> Metric | None:
+    """A metric of one class by its name, ``recall_3`` or ``precision_3``: the same object each time.
+
+    The recall of a class is the accuracy on its samples. It is 0 without any.
+    """
+    kind, _, number = name.rpartition("_")
+    if kind not in _OF_ONE or not number.isdecimal():
+        return None
+    return _of_class.setdefault(name, Metric(confusion, maximize=True, finish=_OF_ONE[kind](int(number))))
+
+
+def name_of(metric: Metric) -> str:
+    """The name of a built-in metric; empty if it is none."""
+    return next((name for name, known in (BUILT_IN | _of_class).items() if known is metric), "")
+
+
 BUILT_IN = {
     **{"accuracy": accuracy, "top5": top5, "mae": mae, "token_accuracy": token_accuracy, "perplexity": perplexity},
-    **{"mean_iou": mean_iou, "auroc": auroc},
+    **{"mean_iou": mean_iou, "auroc": auroc, "balanced_accuracy": balanced_accuracy, "macro_f1": macro_f1},
 }
 """Metrics that can be given by their names."""
 
@@ -290,8 +257,8 @@ def usual(task: str, facts: Mapping[str, int]) -> dict[str, Metric]:
     many = task == "classification" and facts.get("num_classes", 0) > MANY_CLASSES
     found = BY_TASK.get(task, {}) | ({"top5": usual_top5} if many else {})
     if "ignored" in facts and found.get("accuracy") is usual_accuracy:
-        hits = _seen(partial(_hits, ignored=facts["ignored"]))  # which leaves out targets that do not count
-        found = {**found, "accuracy": replace(token_accuracy, function=hits)}
+        hits = _seen(partial(metric_sums.hits, ignored=facts["ignored"]), requested=False)
+        found = {**found, "accuracy": replace(usual_accuracy, function=hits)}
     return found
 
 
@@ -299,7 +266,8 @@ def _predicted(output: Any, target: Any) -> Tensor:
     return prediction(output)
 
 
-ACCEPTED = f"a function of (output, target), Metric, one of torchmetrics, or one of {', '.join(BUILT_IN)}"
+_NAMES = ", ".join([*BUILT_IN, "recall_0", "precision_0"])
+ACCEPTED = f"a function of (output, target), Metric, one of torchmetrics, or one of {_NAMES}"
 
 
 def built_in(name: str) -> Metric:
@@ -308,6 +276,9 @@ def built_in(name: str) -> Metric:
     Raises:
         FamilyError: there is none.
     """
+    of_class = _named(name)
+    if of_class is not None:
+        return of_class
     if name not in BUILT_IN:
         near = difflib.get_close_matches(name, BUILT_IN, 1)
         remedy = f"did you mean {near[0]}?" if near else ""

@@ -151,9 +151,6 @@ class StudyConfig:
         None,
         aliases={
             "give Study(..., loss=...)": "criterion loss_fn loss_function",
-            "give Study(..., loss=hfta_nb.losses.cross_entropy(label_smoothing=0.1))":
-            "label_smoothing smoothing label_smoothing_factor label_smooth smooth ls",
-            "give Study(..., loss=nn.CrossEntropyLoss(weight=...))": "class_weight class_weights",
             "give Study(..., loss=nn.BCEWithLogitsLoss(pos_weight=...))": "pos_weight",
             "give them with the targets, (x, (y, weight)), and a loss of both: Study(..., loss=...)":
             "sample_weight sample_weights",

@@ -237,6 +237,10 @@ ALIASES = {
     **dict.fromkeys(("adam_beta2", "b2"), "beta2"),
     **dict.fromkeys(("random_seed", "random_state", "seeds", "manual_seed"), "seed"),
     **dict.fromkeys(("no_decay", "no_weight_decay", "bias_decay", "decay_norms"), "decay_on"),
+    **dict.fromkeys(("smoothing", "label_smoothing_factor", "label_smooth", "smooth", "ls"), "label_smoothing"),
+    **dict.fromkeys(("class_weights", "classweight", "classweights"), "class_weight"),
+    **dict.fromkeys(("focal", "focusing", "focal_loss"), "focal_gamma"),
+    **dict.fromkeys(("logit_adjustment", "logit_adjust"), "tau"),
 }  # fmt: skip
 """Other common names of an axis."""
 

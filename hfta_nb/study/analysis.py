@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from hfta_nb import search
 from hfta_nb.errors import StudyError
-from hfta_nb.errors.border import TEXT, TEXTS, takes
-from hfta_nb.study import costs, result_tables, steering
+from hfta_nb.errors.border import TEXT, TEXTS, WHOLE, takes
+from hfta_nb.study import confusion, costs, result_tables, steering
 from hfta_nb.study.arguments import way_of
 from hfta_nb.study.study_state import StudyState
 
@@ -131,6 +131,22 @@ class Analysis(StudyState):
         costs_of = {name: {id: costs.of(self, id)[name] for id in self.history.members} for name in names
                 if name in search.COSTS}  # fmt: skip
         return figures.pareto(self.history, [(name, _more_is_better(self, name)) for name in names], costs_of)
+
+    @takes(StudyError, member=WHOLE.or_none)
+    def confusion_matrix(self, member: int | None = None) -> Figure:
+        """What a member predicts for validation samples of each class; see `hfta_nb.figures.confusion_matrix`.
+
+        Args:
+            member: by default the best one; with the weights of its best epoch.
+
+        Raises:
+            StudyError: the data has no classes, or is read batch by batch; or there is no such member.
+            StoreError: its weights were not saved (yet).
+        """
+        from hfta_nb import figures
+
+        name, found = confusion.counts(self, member)
+        return figures.confusion_matrix(found, name)
 
     def placements(self) -> Figure:
         """Which worker has trained which array, and when, as a Gantt chart; see `hfta_nb.figures.placements`.

@@ -15,25 +15,23 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from hfta_nb.engine.array.access import FunctionStates, call_module, flatten, tensor_map, unflatten
-from hfta_nb.models.losses import BY_TASK, HeldLoss, Loss, NamedLoss, prediction
-from hfta_nb.models.metrics import Metric, accuracy, mae, usual_accuracy, usual_mae
-from hfta_nb.models.recipes import Family
+from hfta_nb.models import imbalance
+from hfta_nb.models.metrics import Metric
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control, Event
 from hfta_nb.study.given_augmentation import BySample
 from hfta_nb.study.given_data import GivenData, Pair
+from hfta_nb.study.given_remedies import Remedies
+from hfta_nb.study.users_losses import summed, tapped
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.plan import Group
 from hfta_nb.train.step import PlainStep
 from hfta_nb.train.whole_sets import MOST_BYTES
 
 Curves = dict[str, list[float]]
-
-ELEMENTWISE = ("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits")
 
 
 class UsersLoop:
@@ -64,12 +62,16 @@ class UsersLoop:
         built: Any = trainer.build(group)
         # What losses and metrics keep between calls is kept here, and the user's own objects stay as they are.
         self.memory = FunctionStates(1, shows=False)
-        self.taps = _tapped(self.family, data, self.memory)
+        self.taps = tapped(self.family, data, self.memory)
         phases = tuple(replace(phase, loss=self.taps[phase.score]) for phase in self.family.phases)
         objective = phases or self.taps["loss"]
         length = trainer.batches(group)
+        self.remedies = Remedies(self.row) if imbalance.used(self.row) else None
+        if self.remedies is not None:
+            self.taps["loss"].remedies = self.remedies
+        row = {k: v for k, v in self.row.items() if k not in (*imbalance.AXES, imbalance.COUNTS)}
         self.plain = PlainStep(
-            built.module, self.row, objective, {}, settings.epochs, built.generators, settings.precision, length
+            built.module, row, objective, {}, settings.epochs, built.generators, settings.precision, length
         )
         self.after_step = after_step
         seed = self.row["data_seed"]
@@ -97,8 +99,8 @@ class UsersLoop:
         for epoch in range(1, count + 1):
             found = _Means({} if self.family.phases else self.metrics)
             for x, y in next(batches):
-                self._put(y)
-                self.plain.train(x, y)
+                self._put(y, training=True)
+                self.plain.train(x if self.remedies is None else self.remedies.weakened(x, y), y)
                 self.after_step(self.plain.weights().values())
                 losses = self._losses(training=True)
                 with self._measuring():
@@ -144,9 +146,9 @@ class UsersLoop:
         normalizes = self.augmentation.setting.normalize
         return self.augmentation.normalized(x) if normalizes else self.given.standardised(x)
 
-    def _put(self, y: Any) -> None:
+    def _put(self, y: Any, training: bool = False) -> None:
         for tap in self.taps.values():
-            tap.target, tap.calls = y, []
+            tap.target, tap.calls, tap.training = y, [], training
 
     @contextmanager
     def _measuring(self) -> Iterator[None]:
@@ -201,42 +203,6 @@ class UsersLoop:
             return call_module(self.plain.module if average is None else average.module, x)
 
 
-class _Tap:
-    """A loss that gets the target that was handed over, and takes down what it gives.
-
-    Args:
-        loss: the loss.
-        memory: keeps what it keeps between calls.
-    """
-
-    def __init__(self, loss: Loss, memory: FunctionStates) -> None:
-        self.loss, self.memory, self.target = loss, memory, None
-        self.calls: list[tuple[float, Any]] = []
-        self.dtypes: set[torch.dtype] = set()
-
-    def __call__(self, output: Any, target: Any) -> Tensor:
-        return self.noted(self.loss, output)
-
-    def noted(self, function: Callable[[Any, Any], Tensor], output: Any) -> Tensor:
-        """A call of the loss, or of a member's own."""
-        with self.memory.of_one((self.loss,)):
-            value = function(output, self.target)
-        self.dtypes.add(value.dtype)
-        self.calls.append((float(value.detach()), tensor_map(Tensor.detach, output)))
-        return value
-
-
-class _HeldTap(_Tap):
-    """Likewise of a loss with parameters, which are in the member's module."""
-
-    loss: HeldLoss
-
-    def of_module(self, module: nn.Module) -> Loss:
-        """See `HeldLoss`."""
-        own = self.loss.of_module(module)
-        return lambda output, target: self.noted(own, output)
-
-
 class _Means:
     """Means over samples, and metrics that are taken batch by batch.
 
@@ -260,7 +226,7 @@ class _Means:
                 kept = self.kept.setdefault(name, metric.accumulator(value.device))
                 kept.update(value, y)
             elif metric.finish is not None:
-                found[name] = metric.function(still, y).double()
+                found[name] = summed(metric)(still, y).double()
             else:
                 found[name] = _of_batch(metric, still, y) * size
         for name, value in found.items():
@@ -275,35 +241,10 @@ class _Means:
         return found | {name: float(kept.compute()) for name, kept in self.kept.items()}
 
 
-def _tapped(family: Family, data: Any, memory: FunctionStates) -> dict[str, _Tap]:
-    """By the name of its curve, each loss."""
-    losses = {phase.score: phase.loss for phase in family.phases}
-    losses = losses or {"loss": _as_torch_has_it(family.loss_for(data))}
-    return {name: (_HeldTap if isinstance(loss, HeldLoss) else _Tap)(loss, memory) for name, loss in losses.items()}
-
-
-def _as_torch_has_it(loss: Loss) -> Loss:
-    """A loss by name, or a task's usual one, written anew where outputs and targets have an entry each; else itself."""
-    usual = "mse_loss" if loss is BY_TASK["regression"] else ""
-    name = loss.__name__ if isinstance(loss, NamedLoss) else usual
-    if name not in ELEMENTWISE:
-        return loss
-    function = getattr(F, name)
-
-    def same(output: Any, target: Any) -> Tensor:
-        found = prediction(output)
-        if found.numel() != target.numel():
-            return loss(output, target)
-        y = target if target.is_floating_point() else target.to(found.dtype)
-        return function(found.reshape(-1), y.reshape(-1))  # type: ignore[no-any-return]
-
-    return same
-
-
 def _of_batch(metric: Metric, output: Any, y: Any) -> float:
     """A metric of one batch; NaN where a function finds it unfit: AUC with a single class, say."""
     try:
-        return _number(_measured(metric)(output, y))
+        return _number(metric(output, y))
     except ValueError:
         if not metric.whole:
             raise
@@ -313,25 +254,6 @@ def _of_batch(metric: Metric, output: Any, y: Any) -> float:
 def _number(value: Any) -> float:
     """One number, as `float` makes it, which takes no array with axes."""
     return float(value.reshape(())) if isinstance(value, np.ndarray) and value.ndim else float(value)
-
-
-def _measured(metric: Metric) -> Callable[[Any, Any], Any]:
-    """A metric, likewise."""
-    if metric is mae or metric is usual_mae:
-        return lambda output, y: _apart(prediction(output), y, metric)
-    if metric is accuracy or metric is usual_accuracy:
-        return lambda output, y: _hits(prediction(output), y, metric)
-    return metric
-
-
-def _apart(output: Tensor, y: Tensor, metric: Metric) -> Any:
-    return (output.reshape(-1) - y.reshape(-1)).abs().mean() if output.numel() == y.numel() else metric(output, y)
-
-
-def _hits(output: Tensor, y: Tensor, metric: Metric) -> Any:
-    if output.ndim != 2 or output.shape[1] < 2 or y.is_floating_point() or y.numel() != len(output):
-        return metric(output, y)
-    return (output.argmax(1) == y.reshape(-1)).double().mean()
 
 
 def _still(output: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ KINDS = {
     "slices": "slices",
     CONTOUR: "contour",
     "pareto": "Pareto front",
+    "confusion_matrix": "confusion matrix of the best",
     "placements": "arrays on workers",
 }
 """Methods of a study that draw, or functions of `hfta_nb.figures`, and what they are called on the screen."""

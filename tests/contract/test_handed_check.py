@@ -176,17 +176,17 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], dict[str, Any]]] = {
     "target in another dtype": (SCORES, planted(_with_target, lambda y: y.float()), OWN),
     "target turned round": (SCORES, planted(_with_target, lambda y: y.flip(0)), OWN),
     "target of a loss by name": (
-        "hfta_nb.models.losses.shaped_as",
+        "hfta_nb.models.masks.shaped_as",
         lambda own: lambda y, o: own(y, o).roll(1, 0),
         {"loss": "mse", "metrics": {}},
     ),
-    "target of the usual loss": ("hfta_nb.models.losses.shaped_as", lambda own: lambda y, o: own(y, o) * 1.001, {}),
+    "target of the usual loss": ("hfta_nb.models.masks.shaped_as", lambda own: lambda y, o: own(y, o) * 1.001, {}),
     "loss scaled": (SCORES, planted(_with_loss, lambda loss: loss * 1.0001), OWN),
     "loss of another power": (SCORES, planted(_with_loss, lambda loss: loss**2), OWN),
     "metric scaled": (SCORES, planted(_with_metrics, lambda value: value * 1.001), OWN),
     "metric frozen": (SCORES, planted(_with_metrics, torch.ones_like), OWN),
     "metric by name": (
-        "hfta_nb.models.metrics.as_numbers", lambda own: lambda y, o: own(y, o) * 1.001, {"loss": squeezed}
+        "hfta_nb.models.masks.as_numbers", lambda own: lambda y, o: own(y, o) * 1.001, {"loss": squeezed}
     ),
     "rows of other samples": ("hfta_nb.train.batches.take", shifted, OWN),
     "order of the first epoch": ("hfta_nb.train.batches.orders", of_first_epoch, OWN),

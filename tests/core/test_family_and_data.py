@@ -142,7 +142,8 @@ def test_own_data() -> None:
         (lambda: data.from_tensors(torch.randn(5, 2), torch.randn(4)), "5 inputs, 4 targets"),
         (lambda: Study("mlp", data=(torch.full((9, 2), torch.nan), torch.randn(9))), "x: holds NaN"),
         (lambda: Study("mlp", data=(torch.randn(9, 2), torch.full((9,), torch.inf))), "y: holds .* or give a loss of"),
-        (lambda: Study("mlp", data=(torch.randn(9, 2), torch.full((9,), torch.inf)), loss="l1"), "y: holds NaN"),
+        (lambda: Study("mlp", data=(torch.randn(9, 2), torch.full((9,), torch.inf)), loss="l1"), "y: holds infinity"),
+        (lambda: Study("mlp", data=(torch.randn(9, 2), torch.full((9,), torch.nan))), "y: has no targets; .* missing"),
         (
             lambda: data.resolve((torch.zeros(3, 2), torch.zeros(3), torch.zeros(3))),
             r"got 'a tuple of 3'; .*\(x, \(y, w",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.errors import DataError, GridError, StudyError
+from hfta_nb.models import imbalance
 from hfta_nb.models.study_config import OTHER_NAMES
 from hfta_nb.models.training_axes import ALIASES, NOT_AXES, TRAINING_AXES
 
@@ -172,7 +173,7 @@ def test_names_that_mean_something_else_are_no_axes_and_no_arguments() -> None:
 
 def test_aliases_are_no_axes_and_mean_some() -> None:
     assert not set(ALIASES) & set(TRAINING_AXES)
-    assert set(ALIASES.values()) <= set(TRAINING_AXES)
+    assert set(ALIASES.values()) <= {*TRAINING_AXES, *imbalance.AXES}
 
 
 # Schedules that do not fit.

@@ -68,6 +68,19 @@ def adam_clipped_and_accumulated(spread: Spread) -> Found:
     return kept(array, losses)
 
 
+def masked(spread: Spread) -> Found:
+    """Targets are missing, on one rank now and then all."""
+    array = fused(mlp)
+    parallel, optimizer = spread(array), hfta.optim.SGD(array, lr=[0.1, 0.2, 0.3])
+    losses = []
+    for x, y in batches(4):
+        known = torch.arange(len(y)) < len(y) // 3 + 1
+        optimizer.zero_grad()
+        losses.append(parallel.backward(hfta.losses.for_task("classification"), x, {"y": y, "mask": known}))
+        optimizer.step()
+    return kept(array, losses)
+
+
 def weighted(spread: Spread) -> Found:
     """A loss whose denominator depends on the targets, some of which are ignored: on one rank now and then all."""
     array = fused(mlp)
@@ -184,7 +197,7 @@ class _Turned(nn.Module):
         return x.T
 
 
-EQUAL = (sgd, adam_clipped_and_accumulated, weighted, coupled, batch_norm, batch_norm_of_images, one_sample)
+EQUAL = (sgd, adam_clipped_and_accumulated, masked, weighted, coupled, batch_norm, batch_norm_of_images, one_sample)
 """What is the same on one device."""
 
 OTHER = (local_batch_norm, dropout, refused)

@@ -28,10 +28,16 @@ class UNet(nn.Module):
 
     Source: Ronneberger et al. 2015 (arXiv 1505.04597). As usual today, convolutions are padded, so that the output has
     the input's size; `norm` adds batch norm, which the paper did without. A side that does not halve evenly is padded.
+
+    With `masked`, the last channel of an image is the mask of the area that is annotated, 1 where it is and 0
+    elsewhere; the logits are multiplied by it (MaskIt, Kariryaa 2020, arXiv 2006.12004).
     """
 
-    def __init__(self, in_channels: int, num_classes: int, width: int, depth: int, norm: bool) -> None:
+    def __init__(
+        self, in_channels: int, num_classes: int, width: int, depth: int, norm: bool, masked: bool = False
+    ) -> None:
         super().__init__()
+        self.masked = masked
         widths = [width * 2**i for i in range(depth + 1)]
         self.down = nn.ModuleList(_twice(a, b, norm) for a, b in zip([in_channels, *widths[:-1]], widths, strict=True))
         falling = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
@@ -43,7 +49,7 @@ class UNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        levels = []
+        mask, levels = x[:, -1:], []
         for i, block in enumerate(self.down):
             x = block(F.max_pool2d(x, 2, ceil_mode=True) if i else x)
             levels.append(x)
@@ -52,18 +58,21 @@ class UNet(nn.Module):
             beside = levels.pop()
             higher = rise(x)[..., : beside.shape[-2], : beside.shape[-1]]
             x = block(torch.cat([beside, higher], 1))
-        return self.head(x)
+        logits = self.head(x)
+        return logits * mask if self.masked else logits
 
 
 def build(
     width: Size = 16,
     depth: Annotated[int, Bounds(1, 8)] = 2,
     norm: bool = True,
+    masked: bool = False,
     in_channels: int = 3,
     num_classes: int = 2,
 ) -> nn.Module:
-    """U-Net: segmentation of images; the paper's is width 64, depth 4, norm False."""
-    return UNet(in_channels, num_classes, width, depth, norm)
+    """U-Net: segmentation of images; the paper's is width 64, depth 4, norm False. Masked: an image's last channel is
+    the mask of its annotated area, by which the output is multiplied."""
+    return UNet(in_channels, num_classes, width, depth, norm, masked)
 
 
 unet = from_function(build, name="unet", data="photographs", inputs="images")

@@ -145,9 +145,7 @@ def named_parts(recipe: Family) -> dict[str, Any]:
     if "loss" in recipe.own and (name := losses.name_of(recipe.loss)):
         found["loss"] = name
     if "metrics" in recipe.own and recipe.metrics is not None:
-        names = {
-            name: next((k for k, v in metrics.BUILT_IN.items() if v is m), "") for name, m in recipe.metrics.items()
-        }
+        names = {name: metrics.name_of(metric) for name, metric in recipe.metrics.items()}
         if all(names.values()):
             found["metrics"] = names
     return found

@@ -11,9 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hfta_nb.data import AnyData, augment
+from hfta_nb.data import AnyData, augment, task_of
+from hfta_nb.data.labels import beside_mask
 from hfta_nb.errors import FamilyError, GridError
-from hfta_nb.models import losses, metrics, phases, weights
+from hfta_nb.models import imbalance, losses, metrics, phases, weights
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase
 from hfta_nb.models.recipes.lists import as_list, lists_of
@@ -99,7 +100,8 @@ class Family:
     def specs(self) -> dict[str, AxisSpec]:
         """All axes that a grid may have: lr, the family's own, the other training axes, and the axes of augmentation
         that suit one of its data sets."""
-        return self._specs(augment.axes_of(self.data))
+        own = augment.axes_of(self.data)
+        return self._specs(own, *(task_of(name) for name in self.data))
 
     @property
     def augmentation(self) -> dict[str, dict[str, AxisSpec]]:
@@ -117,7 +119,7 @@ class Family:
             data: the data set, or the name of a known one.
             more: further requested names; a family that is `open` accepts any.
         """
-        specs = self._specs(augment.axes_for(data))
+        specs = self._specs(augment.axes_for(data), task_of(data) if isinstance(data, str) else data.task)
         own = [n for n in more if n not in specs and self._takes(n)] if self.open else []
         return specs | {name: AxisSpec(name) for name in own}
 
@@ -127,6 +129,9 @@ class Family:
         if name in augment.AXES:
             what, suits = augment.why_not(name, data), [n for n in specs if n in augment.AXES]
             return GridError(what, where=where, got=name, accepted=", ".join(suits), remedy="take the axis out")
+        if name in imbalance.AXES:
+            what, remedy = f"{name} is for the usual loss of classes", "take the axis out, or leave out loss=..."
+            return GridError(what, where=where, got=name, accepted=", ".join(specs), remedy=remedy)
         known = ALIASES.get(name.lower(), bare_name(name))
         close = [known] if known in specs else difflib.get_close_matches(name.lower(), [*specs, *ARGUMENTS], 1)
         remedy = (
@@ -139,9 +144,12 @@ class Family:
         remedy = (NOT_AXES | OTHER_NAMES).get(name.lower(), remedy)
         return GridError("unknown axis", where=where, got=name, accepted=", ".join(specs), remedy=remedy)
 
-    def _specs(self, augmentation: Mapping[str, AxisSpec]) -> dict[str, AxisSpec]:
+    def _specs(self, augmentation: Mapping[str, AxisSpec], *tasks: str | None) -> dict[str, AxisSpec]:
         # A parameter of the build function that has the name of an augmentation is an axis of the model.
-        more = {name: spec for name, spec in augmentation.items() if name not in self.axes}
+        usual = self.loss is None or losses.is_cross_entropy(self.loss)
+        remedies = {name: spec for task in tasks for name, spec in imbalance.axes_for(task).items()}
+        more = {**(remedies if usual and not self.phases else {}), **augmentation}
+        more = {name: spec for name, spec in more.items() if name not in self.axes}
         training = self.training
         return {"lr": training["lr"], **self.axes, **training, **more}
 
@@ -213,14 +221,15 @@ class Family:
             return self.metrics
         numbers = data.task == "classification" and metrics.of_numbers(self.loss)
         task = "regression" if numbers else data.task
-        return metrics.usual(task, data.facts) if isinstance(data.examples[1], Tensor) else {}
+        y, _ = beside_mask(data.examples[1])
+        return metrics.usual(task, data.facts) if isinstance(y, Tensor) else {}
 
     def _repr_html_(self) -> str:
         return shown(self.name, self.axes, self.specs, self.data, self.help)
 
     def _takes(self, name: str) -> bool:
         """Whether an axis is an argument of `function`."""
-        others = name in augment.AXES or name in self.training or name in self.facts
+        others = name in augment.AXES or name in imbalance.AXES or name in self.training or name in self.facts
         return name in self.axes or (self.open and name.isidentifier() and not others)
 
     def _required(self) -> list[str]:

@@ -7,27 +7,29 @@ import inspect
 from torch import Tensor, nn
 
 from hfta_nb.data import AnyData, Data, Positional, check_finite, known
+from hfta_nb.data.labels import beside_mask
 from hfta_nb.errors import DataError, FamilyError
 from hfta_nb.models import losses
 from hfta_nb.models.recipes.recipe import Family
 
 
 def check_samples(recipe: Family, data: AnyData) -> None:
-    """Check that the loss takes targets of this form, and that neither it nor the model meets numbers that are missing.
+    """Check that the loss takes targets of this form, and that the model meets no numbers that are missing.
 
-    A loss and a model of the user's may take anything.
+    A loss and a model of the user's may take anything; built-in losses leave out targets that are NaN.
 
     Raises:
         FamilyError: targets of several kinds need a loss of the user's.
         DataError: a number is missing.
     """
     own_loss = bool(recipe.phases) or not (recipe.loss is None or isinstance(recipe.loss, losses.NamedLoss))
-    if not own_loss and not isinstance(data.examples[1], Tensor):
-        y = data.examples[1]
+    y, _ = beside_mask(data.examples[1])
+    if not own_loss and not isinstance(y, Tensor):
         raise FamilyError(
-            "its loss takes one tensor of targets",
+            "its loss takes one tensor of targets, and a mask beside it",
             where=recipe.name,
             got=list(y) if isinstance(y, dict) else f"a tuple of {len(y)}",
+            accepted='a tensor y, or {"y": y, "mask": mask}',
             remedy="give a loss of your own, which gets the targets as they are: Study(..., loss=...)",
         )
     if not isinstance(data, Data) or known(data.name):
@@ -38,7 +40,8 @@ def check_samples(recipe: Family, data: AnyData) -> None:
     for where, (samples, own) in parts.items():
         if not own:
             what = "a model" if where.startswith("x") else "a loss"
-            check_finite(samples, where, f"clean the data first, or give {what} of your own that leaves them out")
+            remedy = f"clean the data first, or give {what} of your own that leaves them out"
+            check_finite(samples, where, remedy, missing=where.startswith("y"))
 
 
 def check_taken(module: nn.Module, data: AnyData, phases: bool = False) -> None:

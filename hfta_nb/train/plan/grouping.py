@@ -11,6 +11,7 @@ from torch import nn
 from hfta_nb.data import AnyData, Stream, augment
 from hfta_nb.engine.array import blueprint, difference, has_lazy
 from hfta_nb.errors import FusionError, GridError
+from hfta_nb.models import imbalance
 from hfta_nb.models.phases import Phase
 from hfta_nb.models.recipes import Family
 from hfta_nb.search.grid import AxisSpec, Grid, Variant, show
@@ -61,7 +62,11 @@ def make_plan(
         FamilyError: the family can't build a variant.
     """
     specs = family.specs_for(data, [*grid.axes, *fixed])
-    checked_fixed = {k: _check(specs, family, data, k, v) for k, v in fixed.items()}
+    # Variants without a remedy for imbalanced classes have its default, so that they share arrays with the others.
+    plain: dict[str, Any] = {
+        name: spec.default for name, spec in specs.items() if name in grid.axes and spec.group == imbalance.GROUP
+    }
+    checked_fixed = plain | {k: _check(specs, family, data, k, v) for k, v in fixed.items()}
     variants = [
         Variant(v.id, {k: _check(specs, family, data, k, x) for k, x in v.config.items()}, v.seed)
         for v in grid.variants()
@@ -138,6 +143,8 @@ def rows_apart(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None
         return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
     if averages(mine) != averages(theirs):
         return "ema_decay: weights are averaged where it is given"
+    if imbalance.form(mine) != imbalance.form(theirs):
+        return "class_weight, weaken and their like: losses have settings, and inputs are mixed, where they are given"
     return None
 
 
@@ -174,6 +181,7 @@ class Draft:
         if family.param_groups is not None:
             row["param_groups"] = family.param_groups
         row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
+        row |= imbalance.values_of(values, family.axes, data)
         return cls.known(variant, row, family.arguments(values, data), family, builder)
 
     @classmethod
@@ -196,6 +204,7 @@ class Draft:
             self.own_scores and self.mixes,
             by_step(row),
             averages(row),
+            imbalance.form(row),
             *(repr(row[name]) for name in SPLITTING),
         )
 

@@ -2,6 +2,9 @@
 
 A loss counts one part in `every`, as in Lightning, so a full group steps by the mean of its gradients. The last group
 of an epoch steps as well, however many mini-batches it has.
+
+A built-in loss is a mean over the targets that are known. Where some are missing, a mini-batch counts by its share of
+known targets, so that the gradient is that of a mean over the known targets of the whole group.
 """
 
 from __future__ import annotations
@@ -55,6 +58,21 @@ def check_accumulated(row: Row, several: bool) -> None:
                          remedy="give a larger batch_size instead")  # fmt: skip
 
 
+def weight_of(shares: Tensor, count: int) -> Tensor:
+    """What the gradients of a group are multiplied by: 1 where no target of its `count` mini-batches is missing, 0
+    where all are."""
+    return torch.where(shares > 0, count / torch.where(shares > 0, shares, 1), 0)
+
+
+def _times(grad: Tensor, factor: Tensor | None) -> Tensor:
+    """A gradient ``[M, *shape]`` times a factor for each member."""
+    if factor is None:
+        return grad
+    return grad * factor.to(grad.device, grad.real.dtype if grad.is_complex() else grad.dtype).view(
+        -1, *[1] * (grad.ndim - 1)
+    )
+
+
 class Accumulation:
     """The gradients of an array that no optimizer step has used yet.
 
@@ -63,6 +81,7 @@ class Accumulation:
         members: M.
         count: mini-batches so far.
         sums: by parameter, ``[M, *shape]``.
+        shares: sums of the mini-batches' shares of known targets, float64 ``[M]``; None where losses do not say.
         lacking: by parameter, members that no gradient has come for.
     """
 
@@ -70,14 +89,23 @@ class Accumulation:
         self.every, self.members, self.count = every, members, 0
         self.sums: dict[str, Tensor] = {}
         self.lacking: dict[str, set[int]] = {}
+        self.shares: Tensor | None = None
 
     @torch.no_grad()
-    def take(self, array: FusedArray) -> bool:
-        """Take the gradients of a mini-batch; whether the group is full."""
+    def take(self, array: FusedArray, share: Tensor | None = None) -> bool:
+        """Take the gradients of a mini-batch; whether the group is full.
+
+        Args:
+            array: whose gradients they are.
+            share: of the targets that are known, ``[]`` or ``[M]``; None where the loss does not say.
+        """
+        if share is not None:
+            share = share.expand(self.members)
+            self.shares = share.clone() if self.shares is None else self.shares + share
         for name, p in array.named_parameters():
             if p.grad is None:
                 continue
-            part, missing = p.grad / self.every, set(array.missing_grads.get(name, ()))
+            part, missing = _times(p.grad / self.every, share), set(array.missing_grads.get(name, ()))
             self.lacking[name] = self.lacking.get(name, set(range(len(array)))) & missing
             self.sums[name] = self.sums[name].add_(part) if name in self.sums else part
         self.count += 1
@@ -85,26 +113,29 @@ class Accumulation:
 
     def put(self, array: FusedArray) -> None:
         """Give the sums to the parameters, for an optimizer's step; nothing is left."""
+        factor = None if self.shares is None else weight_of(self.shares, self.count)
         for name, p in array.named_parameters():
-            p.grad = self.sums.get(name)
+            p.grad = _times(self.sums[name], factor) if name in self.sums else None
         array.missing_grads.clear()
         array.missing_grads.update({name: sorted(lacking) for name, lacking in self.lacking.items() if lacking})
         self.clear()
 
     def clear(self) -> None:
-        self.count, self.sums, self.lacking = 0, {}, {}
+        self.count, self.sums, self.lacking, self.shares = 0, {}, {}, None
 
     def select(self, indices: Sequence[int]) -> Accumulation:
         """Those of these members."""
         made = Accumulation(self.every, len(indices))
         made.count = self.count
+        made.shares = None if self.shares is None else self.shares[list(indices)]
         made.sums = {name: value[list(indices)] for name, value in self.sums.items()}
         made.lacking = {n: {k for k, i in enumerate(indices) if i in old} for n, old in self.lacking.items()}
         return made
 
     def state(self, array: FusedArray) -> dict[str, Any]:
         members = [self._of(array, i) for i in range(self.members)] if self.count else []
-        return {"every": self.every, "count": self.count, "members": members}
+        shares = {} if self.shares is None else {"shares": self.shares}
+        return {"every": self.every, "count": self.count, "members": members, **shares}
 
     def load_state(self, state: Mapping[str, Any] | None, array: FusedArray) -> None:
         """Take what `state` gave; of groups of another size nothing."""
@@ -114,11 +145,17 @@ class Accumulation:
         for index, rows in enumerate(state["members"]):
             self._put(array, index, rows)
         self.count = int(state["count"])
+        if "shares" in state:
+            self.shares = state["shares"].to(array.generators.device, copy=True)
 
     def take_member(self, array: FusedArray, place: int, other: Accumulation, source: FusedArray, src: int) -> None:
         """A member goes on with the gradients of member `src` of another array, which is as far in its group."""
         self._put(array, place, other._of(source, src))
         self.count = other.count
+        if other.shares is not None:
+            shares = other.shares.new_zeros(self.members) if self.shares is None else self.shares.clone()
+            shares[place] = other.shares[src]
+            self.shares = shares
 
     def _of(self, array: FusedArray, index: int) -> dict[str, Tensor]:
         """The sums of a member, without padding; none for parameters that no gradient has come for."""

@@ -150,7 +150,7 @@ class ArrayStep(TunedStep):
     def _advance(self, x: Any, y: Any) -> Scores:
         """One step: the scores; of phases that are not due, the losses of the last time."""
         if self.extras.accumulation is not None:
-            full, found = self.extras.accumulate(self.array, self.updates, lambda u: self._differentiated(u, x, y))
+            full, found = self.extras.accumulate(self.array, self.updates, lambda u: self._differentiated(u, x, y), y)
             if full:
                 self._step_accumulated()
             return found
@@ -196,11 +196,11 @@ class ArrayStep(TunedStep):
 
     def _differentiated(self, update: Update, x: Any, y: Any) -> Any:
         """The losses of an update, and the scores beside them; the gradients are in place."""
-        given, scale = in_phase(x, update.phase), self.scales()
+        (given, target), scale = update.batch(x, y), self.scales()
         # One per update: autocast keeps the weights that it has cast for as long as it lasts.
         with self.precision.products(), self.precision.autocast():
             array = self.devices or self.array
-            losses, found = array.backward(update.score, given, y, has_aux=True, scale=scale, only=update.only)
+            losses, found = array.backward(update.score, given, target, has_aux=True, scale=scale, only=update.only)
         return whole(losses), found
 
     def _follow(self, update: Update) -> None:
@@ -256,9 +256,9 @@ class ArrayStep(TunedStep):
         """What a captured step would depend on; None where this one is not certain to be the same again."""
         guards: list[Any] = [*self.last.values(), *(self.scaler.tensors() if self.scaler is not None else ())]
         for update in due:
-            given, scale = in_phase(x, update.phase), self.scales()
+            (given, target), scale = update.batch(x, y), self.scales()
             with self.precision.products(), self.precision.autocast():
-                program = program_of(self.array, update.score, given, y, scale=scale, only=update.only)
+                program = program_of(self.array, update.score, given, target, scale=scale, only=update.only)
             bound = update.optimizer.ready()
             if program is None or bound is None:
                 return None

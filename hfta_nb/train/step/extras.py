@@ -46,14 +46,14 @@ class Extras:
         return self.accumulation is not None and self.accumulation.count > 0
 
     def accumulate(
-        self, array: FusedArray, updates: Sequence[Update], differentiated: Callable[[Update], Any]
+        self, array: FusedArray, updates: Sequence[Update], differentiated: Callable[[Update], Any], y: Any
     ) -> tuple[bool, Scores]:
-        """Take a mini-batch in; whether an optimizer step is due, and the scores."""
+        """Take a mini-batch with targets `y` in; whether an optimizer step is due, and the scores."""
         assert self.accumulation is not None  # as the caller has seen
         for update in updates:
             update.optimizer.zero_grad()
         losses, found = differentiated(updates[0])
-        return self.accumulation.take(array), {"loss": losses, **found}
+        return self.accumulation.take(array, updates[0].share(y)), {"loss": losses, **found}
 
     def step(self, array: FusedArray, updates: Sequence[Update], scaler: GradScaler | None) -> None:
         """The optimizer step of the gradients so far."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from hfta_nb import optim
 from hfta_nb.engine.array import MemberGenerators, PerMember
 from hfta_nb.engine.array.access import (
     FunctionStates,
@@ -31,14 +29,13 @@ from hfta_nb.engine.array.access import (
     unseen,
 )
 from hfta_nb.errors import StudyError
+from hfta_nb.models import imbalance
+from hfta_nb.models.losses import share_of_known
 from hfta_nb.models.metrics import Metric
-from hfta_nb.models.phases import Phase, split
-from hfta_nb.optim.fused_kernels import available
-from hfta_nb.optim.without_compiler import without_compiler
-from hfta_nb.train.step.accumulation import check_accumulated, every_of
-from hfta_nb.train.step.choices import FUSED, by_step, check_scaled, factory_of, optimizer_of
+from hfta_nb.train.step.accumulation import check_accumulated, every_of, weight_of
+from hfta_nb.train.step.choices import by_step, check_scaled
 from hfta_nb.train.step.metric_calls import measuring
-from hfta_nb.train.step.parameter_groups import by_optimizer, groups_of, values_of
+from hfta_nb.train.step.plain_updates import PlainUpdate, sparsify, updates_of
 from hfta_nb.train.step.precision import Precision, whole
 from hfta_nb.train.step.states import attributes_from_json, attributes_to_json, packed
 from hfta_nb.train.step.step_protocol import (
@@ -54,18 +51,6 @@ from hfta_nb.train.step.step_protocol import (
     scorer,
     summed,
 )
-
-
-@dataclass
-class _Update:
-    """One of torch's optimizers, with what it minimises; see `update.Update`."""
-
-    phase: Phase | None
-    score: Callable[[Any, Any], tuple[Tensor, Scores]]
-    optimizer: torch.optim.Optimizer
-    lr_scheduler: torch.optim.lr_scheduler.LRScheduler | None
-    limit: float | None = None
-    follows: bool = False
 
 
 class PlainStep:
@@ -100,6 +85,7 @@ class PlainStep:
         self.precision = precision or Precision()
         self.scaler = self.precision.plain_scaler()
         self.generators = generators
+        self.settings = imbalance.settings_of([row], generators.device)
         self.phases = phases_of(objective)
         self.steps = 0
         self.last: Scores = {}  # of each phase, its latest loss
@@ -109,10 +95,11 @@ class PlainStep:
         self._functions = FunctionStates(1, shows=False)
         check_scaled([row], self.scaler is not None)
         self.by_step = by_step(row)
-        self.updates = _updates(module, row, objective, metrics, epochs, steps_per_epoch)
+        self.updates = updates_of(module, row, objective, metrics, epochs, steps_per_epoch)
         self._attributes = attribute_changes(module)
         check_accumulated(row, bool(self.phases))
         self.every, self.count = every_of(row), 0  # mini-batches of an optimizer step, and those since the last one
+        self.shares: Tensor | None = None  # the sum of their shares of known targets, where the loss says them
         decay = row.get("ema_decay")
         mean: Any = get_ema_multi_avg_fn
         self.average = None if decay is None else AveragedModel(module, multi_avg_fn=mean(decay))
@@ -167,12 +154,15 @@ class PlainStep:
             self.step_lr_schedulers()
 
     def _step_accumulated(self) -> None:
+        if self.shares is not None:
+            grads = [p.grad for p in self.module.parameters() if p.grad is not None]
+            torch._foreach_mul_(grads, float(weight_of(self.shares, self.count)))
         for update in self.updates:
             self._stepped(update)
-        self.count = 0
+        self.count, self.shares = 0, None
         self._updated()
 
-    def _evaluated(self, update: _Update, x: Any, y: Any) -> tuple[Tensor, Scores]:
+    def _evaluated(self, update: PlainUpdate, x: Any, y: Any) -> tuple[Tensor, Scores]:
         """An optimizer's step; the loss and the scores beside it, of the first evaluation where it makes several."""
         if self.every > 1:
             self.count += 1
@@ -193,21 +183,37 @@ class PlainStep:
         return first[0]
 
     def _differentiated(
-        self, update: _Update, x: Any, y: Any, parts: int = 1, zero: bool = True
+        self, update: PlainUpdate, x: Any, y: Any, parts: int = 1, zero: bool = True
     ) -> tuple[Tensor, Scores]:
         for other in self.updates if zero else ():
             if other is update or (other.follows and other.phase is update.phase):
                 other.optimizer.zero_grad()
         with self.generators.member(0), self.precision.products():
             with self.precision.autocast():
-                loss, found = self._called(update.score, in_phase(_alone(x), update.phase), _alone(y))
+                given, target = _alone(x), _alone(y)
+                if self.settings:
+                    given = _alone(imbalance.weakened(given, target, self.settings))
+                    target = _alone(imbalance.target_of(target, self.settings))
+                loss, found = self._called(update.score, in_phase(given, update.phase), target)
             if not self.steps:  # the array would not train it either
                 own = [*self.module.parameters(), *(v for v in flatten((x, y))[0] if isinstance(v, Tensor))]
                 check_leaves([loss], Owned(own), (self.module, update.score))
-            part = loss if parts == 1 else loss / parts
+            part = loss if parts == 1 else self._part(loss / parts, y)
             scaled = part if self.scaler is None else self.scaler.scale(part)
             scaled.backward()
         return loss, found
+
+    def _part(self, loss: Tensor, y: Any) -> Tensor:
+        """The loss of a mini-batch among several of a step, by its share of known targets; see `accumulation`."""
+        y = _alone(y)
+        if self.settings:
+            share: Tensor | None = imbalance.share_of_weights(y, self.settings)[0]
+        else:
+            share = share_of_known(self._objective, y)
+        if share is None:
+            return loss
+        self.shares = share if self.shares is None else self.shares + share
+        return loss * share.to(loss.dtype)
 
     def _called(self, function: Callable[[Any, Any], Any], x: Any, y: Any, module: nn.Module | None = None) -> Any:
         """What a function gives of the module's output; what it keeps between calls is this member's."""
@@ -224,19 +230,19 @@ class PlainStep:
             with kept, unseen(self.module), alone(self.module):
                 pass
 
-    def _clip(self, update: _Update) -> None:
+    def _clip(self, update: PlainUpdate) -> None:
         if update.limit is not None:
             sharing = [u for u in self.updates if u is update or (u.follows and u.phase is update.phase)]
             trained = [p for u in sharing for group in u.optimizer.param_groups for p in group["params"]]
             nn.utils.clip_grad_norm_(trained, update.limit)
 
-    def _stepped(self, update: _Update) -> None:
+    def _stepped(self, update: PlainUpdate) -> None:
         """Clip, and step the optimizer."""
         if update.limit is not None and self.scaler is not None:
             self.scaler.unscale_(update.optimizer)
         self._clip(update)
         if isinstance(update.optimizer, torch.optim.SparseAdam):
-            _sparsify(update.optimizer)
+            sparsify(update.optimizer)
         if self.scaler is None:
             update.optimizer.step()
         else:
@@ -305,6 +311,7 @@ class PlainStep:
                 self._functions, (*called(self._objective, self._metrics), *kept_by(self.module))
             ),
             "count": self.count,
+            "shares": self.shares,
             "grads": {k: p.grad for k, p in self.module.named_parameters() if self.count and p.grad is not None},
             "average": None if self.average is None else self.average.state_dict(),
             "last": dict(self.last),
@@ -330,6 +337,8 @@ class PlainStep:
         if self.scaler is not None:
             self.scaler.load_state_dict(state["scaler"])
         self.steps, self.count = int(state["steps"]), int(state.get("count", 0))
+        shares = state.get("shares")
+        self.shares = None if shares is None else shares.to(self.generators.device, copy=True)
         for name, p in self.module.named_parameters():
             p.grad = state["grads"][name].to(p.device, copy=True) if name in state.get("grads", {}) else None
         if self.average is not None and state.get("average") is not None:
@@ -350,50 +359,3 @@ def _alone(tree: Any) -> Any:
 def _with_member_axis(scores: Scores) -> Scores:
     found: Scores = tensor_map(lambda v: v.unsqueeze(0), scores)
     return found
-
-
-def _updates(
-    module: nn.Module,
-    row: Row,
-    objective: Objective,
-    metrics: Mapping[str, Metric],
-    epochs: int,
-    steps_per_epoch: int | None,
-) -> list[_Update]:
-    """See `update.updates_of`."""
-    phases = phases_of(objective)
-    parts: list[tuple[Phase | None, Any, list[str], Row]] = []
-    if callable(objective):
-        names = [name for name, p in module.named_parameters() if p.requires_grad]
-        parts.append((None, scorer(objective, metrics), names, row))
-    for each, names in zip(phases, split(phases, module, "phases") if phases else [], strict=True):
-        parts.append((each, scorer(each.loss, {}), names, each.row(row)))
-    found = []
-    for phase, score, names, own in parts:
-        for number, (taken, kind) in enumerate(by_optimizer(module, names, own)):
-            optimizer = _make_optimizer(module, taken, kind)
-            factory = factory_of(kind, epochs, steps_per_epoch)
-            schedule = None if factory is None else factory(optimizer)
-            limit = None if number else kind.get("max_norm")
-            found.append(_Update(phase, score, optimizer, schedule, limit, follows=number > 0))
-    return found
-
-
-def _make_optimizer(module: nn.Module, names: Sequence[str], row: Row) -> torch.optim.Optimizer:
-    name, given = optimizer_of(row)
-    named = dict(module.named_parameters())
-    if row["optimizer"] in FUSED:
-        given["fused"] = available([named[n] for n in names])
-    groups = [
-        {"params": [named[n] for n in members], **values_of(own, given)}
-        for members, own in groups_of(module, names, row)
-    ]
-    return without_compiler(getattr(optim, name).torch_class)(groups, **given)  # type: ignore[no-any-return]
-
-
-def _sparsify(optimizer: torch.optim.Optimizer) -> None:
-    """The rows that a step has touched, for an optimizer that takes no dense gradients."""
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p.grad is not None and not p.grad.is_sparse:
-                p.grad = p.grad.to_sparse(1) if p.grad.ndim else p.grad.to_sparse()

@@ -98,7 +98,7 @@ def put_member(step: ArrayStep, place: int, origin: Origin) -> None:
         update.optimizer.take_member(place, other.optimizer, src)
         if update.lr_scheduler is not None and other.lr_scheduler is not None:
             update.lr_scheduler.take_member(place, other.lr_scheduler, src)
-        update.take_limit(place, other, src)
+        update.take_settings(place, other, src)
     if step.scaler is not None and source.scaler is not None:
         step.scaler.take_member(place, source.scaler, src)
     step.extras.take_member(step.array, place, source.extras, source.array, src)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from hfta_nb.engine import broadcasts
 from hfta_nb.engine.array.access import Arguments, call_module, tensor_map
-from hfta_nb.models.losses import Loss
+from hfta_nb.models import imbalance
+from hfta_nb.models.losses import Loss, Target
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase
 from hfta_nb.train.step.metric_calls import measured
@@ -116,7 +117,8 @@ def scorer(
         def score(output: Any, target: Any) -> tuple[Tensor, Scores]:
             value = broadcasts.called(own, output, target, "loss", loss)
             one = isinstance(value, Tensor) and value.numel() == 1
-            return value.reshape(()) if one else value, measure(output, target)
+            bare = target.y if isinstance(target, Target) else target  # without settings of the loss
+            return value.reshape(()) if one else value, measure(output, bare)
 
         return score
 
@@ -173,6 +175,11 @@ def called(objective: Objective, metrics: Mapping[str, Metric]) -> tuple[Any, ..
 def in_phase(x: Any, phase: Phase | None) -> Any:
     """The input, and the word that tells the module which phase this is."""
     return x if phase is None else Arguments(x, {"phase": phase.name})
+
+
+def remedied(loss: Loss, rows: Sequence[Row]) -> Loss:
+    """The loss of training: with the settings of the members, where the study has axes for imbalanced classes."""
+    return imbalance.cross_entropy if imbalance.used(rows[0]) else loss
 
 
 def call_all(module: nn.Module, x: Any, phases: Sequence[Phase]) -> None:

@@ -9,7 +9,6 @@ from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.array.access import tuning_of
 from hfta_nb.engine.array.schedule_tuner import Tuning
 from hfta_nb.train.step.precision import Precision
-from hfta_nb.train.step.step_protocol import in_phase
 from hfta_nb.train.step.update import Update
 
 
@@ -70,10 +69,10 @@ class TunedStep:
             if update.follows:
                 continue
             self.array.block_size = size
-            given = in_phase(x, update.phase)
+            given, target = update.batch(x, y)
             with self.precision.products(), self.precision.autocast():
                 laps = self.array.tune(
-                    update.score, given, y, budget_s=budget_s / len(self.updates), has_aux=True, only=update.only
+                    update.score, given, target, budget_s=budget_s / len(self.updates), has_aux=True, only=update.only
                 )
             if not laps:  # only one size is possible
                 return {}

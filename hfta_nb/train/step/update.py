@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 from hfta_nb import optim
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.errors import out_of_memory
-from hfta_nb.models.losses import Loss
+from hfta_nb.models import imbalance
+from hfta_nb.models.losses import Loss, share_of_known
 from hfta_nb.models.metrics import Metric
 from hfta_nb.models.phases import Phase, split
 from hfta_nb.optim.clipping import clip_to
@@ -21,7 +22,7 @@ from hfta_nb.optim.lr_scheduler import ArrayLRScheduler
 from hfta_nb.train.step.optimizers import limits_of, make_lr_scheduler, make_optimizer
 from hfta_nb.train.step.parameter_groups import by_optimizer
 from hfta_nb.train.step.rollback import OptimizerMemoryError, first_step, undone
-from hfta_nb.train.step.step_protocol import Objective, Row, Scores, phases_of, scorer
+from hfta_nb.train.step.step_protocol import Objective, Row, Scores, in_phase, phases_of, remedied, scorer
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Update:
         phase: of the step that it is; None where it is all of it.
         score: from one member's output and target to its loss and scores.
         only: names of the parameters that it trains; None for all.
+        settings: of the members' losses, each with a leading M; see `imbalance`.
         follows: whether it steps by the gradients of the update before it: that of the parameters that Muon leaves.
         limits: per member, the norm to which longer gradients are clipped, ``[M]``; None where no member has one.
         settled: whether the optimizer has its state.
@@ -46,16 +48,35 @@ class Update:
     limits: Tensor | None = None
     settled: bool = False
     follows: bool = False
+    settings: dict[str, Tensor] = field(default_factory=dict)
+
+    def batch(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """A mini-batch as the array takes it: with the settings of the members' losses, and the word of the phase."""
+        if self.settings:
+            x, y = imbalance.weakened(x, y, self.settings), imbalance.target_of(y, self.settings)
+        return in_phase(x, self.phase), y
+
+    def share(self, y: Any) -> Tensor | None:
+        """What a mini-batch counts among those of one optimizer step; see `accumulation`."""
+        return imbalance.share_of_weights(y, self.settings) if self.settings else share_of_known(self.loss, y)
 
     def select(self, indices: Sequence[int], array: FusedArray) -> Update:
         """The same for these members alone."""
         optimizer = self.optimizer.select(indices, array)
         lr_scheduler = self.lr_scheduler.select(list(indices), optimizer) if self.lr_scheduler else None
         limits = None if self.limits is None else self.limits[list(indices)]
-        return replace(self, optimizer=optimizer, lr_scheduler=lr_scheduler, limits=limits, settled=False)
+        settings = {name: value[list(indices)] for name, value in self.settings.items()}
+        return replace(
+            self, optimizer=optimizer, lr_scheduler=lr_scheduler, limits=limits, settings=settings, settled=False
+        )
 
-    def take_limit(self, place: int, other: Update, src: int) -> None:
-        """A member's gradients are clipped as those of member `src` of another update."""
+    def take_settings(self, place: int, other: Update, src: int) -> None:
+        """A member's loss has the settings, and its gradients the limit, of member `src` of another update."""
+        for name, value in self.settings.items():
+            value[place] = other.settings[name][src]
+        self._take_limit(place, other, src)
+
+    def _take_limit(self, place: int, other: Update, src: int) -> None:
         if other.limits is None and self.limits is None:
             return
         if self.limits is None:
@@ -116,10 +137,11 @@ def updates_of(
     """
     device = array.generators.device
     parts: list[tuple[Phase | None, Loss, Any, list[str], list[Row]]] = []
-    phases = phases_of(objective)
+    phases, settings = phases_of(objective), imbalance.settings_of(rows, device)
     if callable(objective):
         names = [name for name, _ in array.named_parameters()]
-        parts.append((None, objective, scorer(objective, metrics), names, list(rows)))
+        loss = remedied(objective, rows)
+        parts.append((None, loss, scorer(loss, metrics), names, list(rows)))
     for each, names in zip(phases, split(phases, array, "phases") if phases else [], strict=True):
         parts.append((each, each.loss, scorer(each.loss, {}), names, [each.row(row) for row in rows]))
     found = []
@@ -131,9 +153,9 @@ def updates_of(
             chosen = taken if phase is not None or len(shared_out) > 1 else None
             optimizer = make_optimizer(array, chosen, kind)
             schedule = make_lr_scheduler(optimizer, kind, epochs, steps_per_epoch)
-            found.append(
-                Update(phase, loss, score, only, optimizer, schedule, None if number else limits, follows=number > 0)
-            )
+            update = Update(phase, loss, score, only, optimizer, schedule, None if number else limits)
+            update.follows, update.settings = number > 0, settings
+            found.append(update)
     return found
 
 

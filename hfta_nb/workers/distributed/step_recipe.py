@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.array import fuse
 from hfta_nb.engine.array.access import checkpoint, untimed_block_size
+from hfta_nb.errors import DistributedError
 from hfta_nb.models.metrics import Metric
 from hfta_nb.train.step import ArrayStep, Objective, Precision
 from hfta_nb.train.step.step_protocol import Row
@@ -45,8 +46,15 @@ class Recipe:
 
     @classmethod
     def of(cls, step: ArrayStep, batch_norm: str) -> Recipe:
-        """Of a step."""
+        """Of a step.
+
+        Raises:
+            DistributedError: it mixes inputs with others of the mini-batch, of which each rank has a part.
+        """
         array = step.array
+        if any("kept" in update.settings for update in step.updates):
+            raise DistributedError("each rank has a part of the mini-batch, whose inputs are mixed", where="weaken",
+                                   accepted="one device", remedy="leave out weaken and weaken_gamma")  # fmt: skip
         rows, objective, metrics, epochs, steps_per_epoch = step.definition
         settings = array.strategy, array.verify, array.fast_rng, array.capture, array.settings.checkpointed
         modules = [array[i].cpu() for i in range(len(array))]
