@@ -4,6 +4,7 @@ from hfta_nb.figures.axis_slices import slices
 from hfta_nb.figures.best_so_far import best_so_far
 from hfta_nb.figures.canvas import png
 from hfta_nb.figures.contours import contour
+from hfta_nb.figures.ensembles import ensemble
 from hfta_nb.figures.flotillas import gantt, placements
 from hfta_nb.figures.fronts import pareto
 from hfta_nb.figures.maps import heat_map
@@ -16,6 +17,7 @@ __all__ = [
     "best_so_far",
     "contour",
     "curves",
+    "ensemble",
     "gantt",
     "heat_map",
     "importances",
