@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +52,13 @@ class Leader:
 
     def __post_init__(self) -> None:
         for name in ("pull", "global_pull"):
-            _check(name, getattr(self, name), _strength(getattr(self, name)), "a number from 0 to 1")
+            value = getattr(self, name)
+            _check(name, value, _strength(value), "a number from 0 to 1")
+            object.__setattr__(self, name, float(value))  # NumPy's are accepted as well
         for name in ("every", "groups"):
             value = getattr(self, name)
             _check(name, value, whole(value) and value >= 1, "1, 2, 3, ...")
+            object.__setattr__(self, name, operator.index(value))
         _check("leader", self.leader, isinstance(self.leader, str), '"train_loss", another metric, or "center"')
         if self.several and self.pull + self.global_pull > 1:
             raise SearchError("together above 1, which goes beyond the leaders", where="Leader, pull and global_pull",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import hfta_nb as hfta
 from hfta_nb.errors import OptimError
 from hfta_nb.optim import pull_to_center, pull_to_leader
+from hfta_nb.optim.leaders import Places, centered, pulled
 from tests.contract.serial import largest, make
 
 NAN = float("nan")
@@ -125,6 +126,18 @@ def test_a_center_equals_a_loop_of_plain_modules(device: torch.device) -> None:
         array.get_parameter("norm.bias")[1] = NAN
     assert all(v.isfinite().all() for v in pull_to_center(array, center, 0.15, groups=2).values())
     assert array.get_parameter("norm.bias")[[0, 2, 3, 4]].isfinite().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_pull_does_not_wait_for_the_device() -> None:
+    array, losses = hfta.fuse(nets(5, torch.device("cuda"))), torch.rand(5, device="cuda")
+    places = Places.of(array, [0, 1, 0, 1], [0, 1, 3, 4])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        pulled(array, losses, places, 0.1, 0.1)
+        centered(array, centered(array, None, places, 0.1), places, 0.1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize(
