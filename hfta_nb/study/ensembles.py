@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,10 +157,11 @@ def ensemble(study: StudyState, how: Any, members: Sequence[int] | None, snapsho
     found = [(number, at) for number, moments in kept.items() for at in moments if snapshots or at == keeping.BEST]
     if not found:
         raise StudyError("no member has weights (yet)", where="ensemble", remedy="run the study first")
-    if isinstance(how, int) and how > len(found):
+    chosen = GREEDY if how == GREEDY else operator.index(how)  # NumPy's numbers are accepted as well
+    if isinstance(chosen, int) and chosen > len(found):
         raise StudyError("more than there are", where="ensemble", got=how, accepted=f"1 to {len(found)}")
     _check_inputs(study, [number for number, _ in found])
-    return EnsembleResult(study, found, how, most)
+    return EnsembleResult(study, found, chosen, operator.index(most))
 
 
 def _check_inputs(study: StudyState, members: Sequence[int]) -> None:
