@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hfta_nb.models.weights import load_weights
     from hfta_nb.records import events
     from hfta_nb.records.events import Control
-    from hfta_nb.search import PBT, Halving, uniform
+    from hfta_nb.search import PBT, Halving, Leader, uniform
     from hfta_nb.search.grid import Grid, integers, linspace, logspace, seeds
     from hfta_nb.study import Result, Study, annotate, callbacks, compare, delete_run, overlay, runs
     from hfta_nb.workers import distributed, fleet, pools
@@ -43,6 +43,7 @@ _WHERE = {
     "Family": "hfta_nb.models.recipes",
     "Halving": "hfta_nb.search",
     "HftaError": "hfta_nb.errors",
+    "Leader": "hfta_nb.search",
     "Metric": "hfta_nb.models.metrics",
     "PBT": "hfta_nb.search",
     "Phase": "hfta_nb.models.phases",
@@ -82,6 +83,7 @@ __all__ = [
     "Grid",
     "Halving",
     "HftaError",
+    "Leader",
     "Metric",
     "Phase",
     "Result",

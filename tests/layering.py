@@ -20,7 +20,7 @@ RECIPE: errors errors.border records.events search.grid data data.augment models
 TRAINING: RECIPE train.memory engine.array optim models.recipes train.step train.plan
 HEADLESS: TRAINING errors.plain_text records.regular_files records.pace records.history records.speeds
     records.summaries search search.averages figures.html errors.user_frames figures.tables records.store
-    records.telemetry figures.colors models.model_zoo train workers.fleet workers.distributed
+    records.telemetry figures.colors models.model_zoo models.ensembles train workers.fleet workers.distributed
 records:
 engine:
 models:
@@ -74,6 +74,9 @@ models.accumulators: errors errors.user_frames engine.broadcasts
 models.directions: errors
 models.metrics: errors errors.border data engine.array models.targets models.losses models.frechet models.accumulators
     models.directions models.masks models.metric_sums
+models.metrics: errors errors.border engine.array models.targets models.losses models.frechet models.accumulators
+    models.directions
+models.ensembles: models.losses
 models.phases: errors errors.border search.grid models.losses
 models.training_axes: errors records.events search.grid
 models.study_argument:

@@ -5,6 +5,7 @@ from hfta_nb.figures.best_so_far import best_so_far
 from hfta_nb.figures.canvas import png
 from hfta_nb.figures.confusion import confusion_matrix
 from hfta_nb.figures.contours import contour
+from hfta_nb.figures.ensembles import ensemble
 from hfta_nb.figures.flotillas import gantt, placements
 from hfta_nb.figures.fronts import pareto
 from hfta_nb.figures.maps import heat_map
@@ -18,6 +19,7 @@ __all__ = [
     "confusion_matrix",
     "contour",
     "curves",
+    "ensemble",
     "gantt",
     "heat_map",
     "importances",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from hfta_nb.models.losses import Loss
-    from hfta_nb.search import PBT, Halving
+    from hfta_nb.search import PBT, Halving, Leader
 
 T = TypeVar("T")
 
@@ -121,7 +121,8 @@ class StudyConfig:
             with `trials` of its own and its own `directory`. None for the run's directory alone.
         skip_duplicates: a search tries no configuration twice, and ends when a finite space is exhausted.
         timeout: seconds of a run after which a search asks for no more trials; those that train finish.
-        population: replaces members while they train: `hfta_nb.PBT` or `hfta_nb.Halving`. None for none.
+        population: lets members depend on each other while they train: `hfta_nb.PBT` and `hfta_nb.Halving` replace the
+            worst by copies, `hfta_nb.Leader` pulls all toward the best. None for none.
     """
 
     epochs: int = basic(
@@ -286,7 +287,7 @@ class StudyConfig:
     storage: Any = advanced(None, key=True, search=True)
     skip_duplicates: bool = advanced(False, key=True, search=True)
     timeout: float | None = advanced(None, above=0, key=True, search=True, free=True)
-    population: PBT | Halving | None = advanced(None, form=SEARCH)
+    population: PBT | Halving | Leader | None = advanced(None, form=SEARCH)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> StudyConfig:

@@ -11,6 +11,7 @@ from hfta_nb.optim.clipping import clip_grad_norm_, clip_grad_value_, clip_grads
 from hfta_nb.optim.grad_scaler import GradScaler
 from hfta_nb.optim.group_functions import no_decay_on_norms_and_biases, param_groups
 from hfta_nb.optim.lbfgs import LBFGS
+from hfta_nb.optim.leaders import pull_to_center, pull_to_leader
 from hfta_nb.optim.muon import Muon
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
 from hfta_nb.optim.rprop import Rprop
@@ -43,4 +44,6 @@ __all__ = [
     "lr_scheduler",
     "no_decay_on_norms_and_biases",
     "param_groups",
+    "pull_to_center",
+    "pull_to_leader",
 ]

@@ -5,6 +5,7 @@ and Optuna only when something is searched. Begin reading at `searcher.py`.
 """
 
 from hfta_nb.search.importances import importances
+from hfta_nb.search.leaders import CENTER, Leader
 from hfta_nb.search.mirror import Mirror
 from hfta_nb.search.population import PBT, Halving, Rounds, population_from_json, population_to_json
 from hfta_nb.search.rungs import has_rungs, rounds_at, rungs_of
@@ -15,10 +16,12 @@ from hfta_nb.search.storage import Home
 from hfta_nb.search.trials import COSTS, Trial
 
 __all__ = [
+    "CENTER",
     "COSTS",
     "PBT",
     "Halving",
     "Home",
+    "Leader",
     "Mirror",
     "Rounds",
     "Searcher",

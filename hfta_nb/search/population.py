@@ -12,6 +12,7 @@ from hfta_nb.errors import SearchError
 from hfta_nb.errors.border import plain
 from hfta_nb.records.events import Json
 from hfta_nb.search.grid import AxisSpec
+from hfta_nb.search.leaders import Leader
 
 Explored: TypeAlias = "tuple[float, ...] | list[Json]"
 """How a copy's value of an axis differs from the original's: one of these factors (a tuple), or one of these values
@@ -170,19 +171,23 @@ def _check_explored(perturb: Any) -> None:
 # In a file.
 
 
-def population_to_json(method: PBT | Halving) -> dict[str, Any]:
+def population_to_json(method: PBT | Halving | Leader) -> dict[str, Any]:
     """A population method as plain data."""
+    if isinstance(method, Leader):
+        return {"method": "Leader", **vars(method)}
     saved = {k: v for k, v in vars(method).items() if k != "perturb"}
     how = {n: {"values" if isinstance(v, list) else "factors": list(v)} for n, v in method.perturb.items()}
     return {"method": type(method).__name__, **saved, "perturb": how}
 
 
-def population_from_json(saved: Mapping[str, Any]) -> PBT | Halving:
+def population_from_json(saved: Mapping[str, Any]) -> PBT | Halving | Leader:
     """What `population_to_json` gave.
 
     Raises:
         SearchError, KeyError, TypeError: it is not.
     """
+    if saved["method"] == "Leader":
+        return Leader(**{name: value for name, value in saved.items() if name != "method"})
     kinds: dict[str, type[PBT] | type[Halving]] = {"PBT": PBT, "Halving": Halving}
     perturb = {
         n: list(how["values"]) if "values" in how else tuple(how["factors"]) for n, how in saved["perturb"].items()

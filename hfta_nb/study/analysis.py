@@ -25,9 +25,9 @@ class Analysis(StudyState):
 
         Returns:
             One row per change: the ``member``; ``how``: "cloned", "set" in place, "copied" over another member by a
-            population method, or "extended"; its ``parent``, and whether it had a "warm" or a "cold" ``start`` from
-            that; the ``epoch`` and optimizer ``step`` that it had come to; the ``changes`` of its values; the
-            ``reason``.
+            population method, "extended", or "led", where it begins to lead members that are pulled toward it; its
+            ``parent``, and whether it had a "warm" or a "cold" ``start`` from that; the ``epoch`` and optimizer
+            ``step`` that it had come to; the ``changes`` of its values; the ``reason``.
         """
         return steering.lineage(self)
 

@@ -51,6 +51,9 @@ torchmetrics sum up in float32, and in float32 rounding turns some predictions."
 
 def check_member(study: StudyState, variant: Variant, epochs: int | None) -> Iterator[Event]:
     """Retrain a variant alone and compare; see `Study.check_events`."""
+    if study.leader is not None:
+        raise StudyError("its member was pulled toward others, and has no training alone to compare with",
+                         where=variant.label, remedy="check a study without population=hfta.Leader(...)")  # fmt: skip
     member = study.history.members.get(variant.id)
     done = _unchanged(study, member, variant) if member else 0
     name = str(study.dtype).removeprefix("torch.") if study.precision == "fp32" else study.precision

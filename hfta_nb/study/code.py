@@ -44,8 +44,8 @@ def of_study(study: StudyState) -> str:
     lines += [f"    {name}={name},  # the study's own, to be defined in this notebook" for name in study.family.own]
     lines += [f"    {name}={value!r}," for name, value in given_options(study).items()]
     lines += [] if searcher is None else search_code.methods(searcher)
-    if study.rounds is not None:
-        lines.append(f"    population=hfta.{study.rounds.method!r},")
+    if study.population is not None:
+        lines.append(f"    population=hfta.{study.population!r},")
     lines.append(")")
     added = [one for one in study.added if not searching.for_trials(one)]  # the search asks for its trials again
     again = [one for one in added if not one.warm]

@@ -26,7 +26,7 @@ from hfta_nb.models.recipes.preserve_rng import neutral
 from hfta_nb.models.study_config import StudyConfig
 from hfta_nb.records import events as ev
 from hfta_nb.records.store import Store
-from hfta_nb.search import PBT, Halving, Mirror
+from hfta_nb.search import PBT, Halving, Leader, Mirror
 from hfta_nb.search.grid import Grid
 from hfta_nb.study import adding, arguments, definition_files, keeping, planning, populations, searching, simulating
 from hfta_nb.study.given_data import kept
@@ -92,7 +92,7 @@ class Definition(StudyState):
         storage: Any = None,
         skip_duplicates: bool = False,
         timeout: float | None = None,
-        population: PBT | Halving | None = None,
+        population: PBT | Halving | Leader | None = None,
         **fixed: Any,
     ) -> None:
         self._define(family, in_full(grid), data, arguments.own_numbers(StudyConfig.of(locals())), fixed)
@@ -111,7 +111,7 @@ class Definition(StudyState):
     def _planned(self, config: StudyConfig) -> None:
         """The first plan, and which weights are kept where."""
         self.added = list[adding.Added]()
-        self.rounds = populations.rounds_of(self, config.population)
+        self.rounds, self.leader = populations.taken(self, config.population)
         self.grid, self.plan_groups = searching.planned(self)
         self.keep_checkpoints = keeping.checked(self, in_full(config.keep_checkpoints))
         place = Path(config.directory) if config.directory else _new_place(self.family.name)
@@ -122,7 +122,8 @@ class Definition(StudyState):
         """Where and in what the members compute, how many at a time, and with which kernels."""
         self.dtype, self.device = arguments.dtype_of(config.dtype), arguments.device_of(config.device)
         self.precision = precision_of(config.precision, self.device, self.dtype)
-        self.padding = arguments.padding_of(config.padding, self.device, self.searcher is not None)
+        padding = "never" if config.padding == "auto" and isinstance(config.population, Leader) else config.padding
+        self.padding = arguments.padding_of(padding, self.device, self.searcher is not None)
         self.devices = arguments.devices_of(config.devices, self.device)
         self.capacity, self.strategy = arguments.capacity_of(config.capacity), arguments.strategy_of(config)
 

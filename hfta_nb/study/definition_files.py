@@ -37,8 +37,8 @@ def describe(study: StudyState) -> dict[str, Any]:
         definition["added"] = [_added(one) for one in study.added]
     if study.searcher is not None:
         definition["search"] = search.searcher_to_json(study.searcher)
-    if study.rounds is not None:
-        definition["population"] = search.population_to_json(study.rounds.method)
+    if study.population is not None:
+        definition["population"] = search.population_to_json(study.population)
     if study.family.own:
         definition["own"] = list(study.family.own)
     if named := named_parts(study.family):

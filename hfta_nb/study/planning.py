@@ -14,7 +14,7 @@ from hfta_nb.errors.user_frames import UserFrame
 from hfta_nb.models.study_config import ARGUMENTS
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Control
-from hfta_nb.study import keeping
+from hfta_nb.study import keeping, populations
 from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
@@ -43,6 +43,7 @@ def settings_of(study: StudyState) -> Settings:
         "compiling": "never" if study.deterministic else study.compile,
         "slots": slots,
         "population": study.rounds,
+        "pulling": populations.pulling_of(study),
         "validation_batch_size": validation_batch_size(study),
     }
     same = {one.name: getattr(study, one.name) for one in fields(Settings) if one.name in ARGUMENTS.keys() - more}

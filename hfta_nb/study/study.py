@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfta_nb.errors import StoreError, StudyError
-from hfta_nb.errors.border import FLAG, PATH, TEXT, TEXTS, WHOLE, instance, takes
+from hfta_nb.errors.border import FLAG, PATH, TEXT, TEXTS, WHOLE, Kind, instance, takes, whole
 from hfta_nb.models.recipes import Family
 from hfta_nb.models.study_config import documented
 from hfta_nb.records.events import Control, Event
@@ -26,6 +26,7 @@ from hfta_nb.study import (
 from hfta_nb.study.analysis import Analysis
 from hfta_nb.study.checking import Checking
 from hfta_nb.study.definition import Definition
+from hfta_nb.study.ensembles import EnsembleResult, ensemble
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.restoring import restored
 from hfta_nb.study.result import Result
@@ -34,6 +35,7 @@ from hfta_nb.study.study_state import variant_of
 if TYPE_CHECKING:
     import pandas
 
+NUMBERS = Kind("not members", "a list of their numbers", lambda v: len(v) > 0 and all(map(whole, v)))
 CONTROL = instance(Control, "a hfta_nb.Control").or_none
 
 
@@ -209,6 +211,41 @@ class Study(Analysis, Checking, Definition):
             StudyError: there is no such variant.
         """
         return Result(self, variant_of(self, id))
+
+    @takes(StudyError, members=NUMBERS.or_none, snapshots=FLAG, most=WHOLE)
+    def ensemble(
+        self,
+        how: str | int = "greedy",
+        *,
+        members: Sequence[int] | None = None,
+        snapshots: bool = False,
+        most: int = 30,
+    ) -> EnsembleResult:
+        """Members that predict together, chosen by the loss of their mean prediction on the validation samples.
+
+        Predictions are computed when this is called, once for each candidate, from the weights that are kept. They
+        choose the ensemble, so that its scores are optimistic: keep samples of your own for a last test.
+
+        Args:
+            how: "greedy" takes, again and again, the candidate that lowers the loss of the mean most, one possibly
+                several times, and goes back to the number at which the loss was lowest (Caruana et al., 2004). A number
+                takes the mean of so many of those with the lowest loss.
+            members: the candidates; None for all that have weights.
+            snapshots: whether all kept weights of a member are candidates (``keep_checkpoints=["best", "last",
+                "rungs"]``), not the best alone.
+            most: additions of "greedy".
+
+        Raises:
+            StudyError: there is no such member, or none has weights; or the study is none of classification or
+                regression, or has no validation samples.
+
+        Example:
+            >>> study = Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=1)
+            >>> results = study.fit(progress=False)
+            >>> list(study.ensemble("greedy").scores().index)
+            ['ensemble', 'best member']
+        """
+        return ensemble(self, how, members, snapshots, most)
 
     def reload(self) -> Study:
         """Read what another process (a worker) has added to the run's directory; returns the study."""

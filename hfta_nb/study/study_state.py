@@ -16,7 +16,7 @@ from hfta_nb.models.recipes import Family
 from hfta_nb.records.events import GroupRecord, Json
 from hfta_nb.records.history import History
 from hfta_nb.records.store import Store
-from hfta_nb.search import Mirror, Rounds, Searcher
+from hfta_nb.search import PBT, Halving, Leader, Mirror, Rounds, Searcher
 from hfta_nb.search.grid import Grid, Variant
 from hfta_nb.train import Trainer
 from hfta_nb.train.plan import Group
@@ -110,6 +110,7 @@ class StudyState:
     added: list[Added]
     searcher: Searcher | None
     rounds: Rounds | None
+    leader: Leader | None
     store: Store
     run_state: RunState
 
@@ -133,6 +134,11 @@ class StudyState:
         if self.searcher is not None:
             self.searcher.epochs = epochs
         self.run_state.extended = True
+
+    @property
+    def population(self) -> PBT | Halving | Leader | None:
+        """The population method; None for none."""
+        return self.leader if self.rounds is None else self.rounds.method
 
     @property
     def variants(self) -> list[Variant]:

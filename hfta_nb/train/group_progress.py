@@ -18,6 +18,7 @@ from hfta_nb.records.events import Event
 from hfta_nb.train.batches import Batch, Batches
 from hfta_nb.train.consecutive import batches_of
 from hfta_nb.train.group_state import GroupState
+from hfta_nb.train.leaders import Pulls
 from hfta_nb.train.members import MemberRecord, Members
 from hfta_nb.train.memory import Meter
 from hfta_nb.train.pending_group import LAST, Refused, WeightsOf
@@ -50,6 +51,7 @@ class Progress(GroupState):
         probe: times the first steps; None where it has nothing more to do.
         passed_on: requests that concern its members, which came while another group had its turn.
         refused: arrays that can't join this one.
+        pulls: toward the best of its members; None where there are none.
     """
 
     members: Members
@@ -73,6 +75,8 @@ class Progress(GroupState):
             self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         else:
             self.source, self.augmenting = SharedBatches(buffer), buffer.augmenting
+        how = self.settings.pulling
+        self.pulls = None if how is None else Pulls(how)
         self.resume = resume
         self.passed_on: list[ev.Request] = []
         self.refused = Refused()
@@ -363,6 +367,8 @@ class Progress(GroupState):
         self.gone |= {member.id: member for member in self.members.all if member.id in self.gone}
         self.scores.load_state(state["scores"])
         self.source.load_state(state.get("data"))
+        if self.pulls is not None:
+            self.pulls.load_state(state.get("pulls"), self.settings.device)
 
     def state(self, ids: Sequence[int] | None = None) -> dict[str, Any]:
         """All that is needed to carry on: a tree of tensors and plain data; of these members alone, if given.
@@ -389,4 +395,5 @@ class Progress(GroupState):
             "members": self.members.state(ids),
             "step": step.state(),
             "data": self.source.state(),
+            **({} if self.pulls is None else {"pulls": self.pulls.state(kept)}),
         }

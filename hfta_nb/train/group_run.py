@@ -152,6 +152,8 @@ class GroupRun(Progress):
         if not self.members.ids:
             return
         self.step.end_epoch()
+        if self.pulls is not None:
+            yield from self.pulls.end_epoch(self.epoch, self.steps)
         self.ending = True
         yield from self._end_epoch()
         yield from self._between_epochs()
@@ -214,6 +216,9 @@ class GroupRun(Progress):
         self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
+        if self.pulls is not None and self.pulls.due(self.steps):
+            slots = {member.id: member.slot for member in self.members.active}
+            self.pulls.pull(self.step, self.rows, slots, self.scores.rows, self.batch)
         self.trainer.clock.did(len(self.members.ids), probe is not None)
         if self.meter is not None and self.steps >= 2:  # the second has the optimizer's state beside its activations
             yield from self._measured(self.meter)
@@ -325,6 +330,8 @@ class GroupRun(Progress):
             else:
                 self.step.end_validation(monitored)
             self._keep_moments(due, values)
+            if self.pulls is not None:
+                self.pulls.judge(self.members.ids, values, due)
             replaced = population.replaced(self, values[self.settings.monitor])
             self.judged = self.epoch
             yield from [*events, *replaced]

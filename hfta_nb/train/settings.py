@@ -44,6 +44,7 @@ class Settings:
         validation_batch_size: samples of validation that go through at once; None for as many as in training, or for
             mini-batches of the data's own.
         population: replaces members by others while they train; None for nothing.
+        pulling: how members are pulled toward the best of their array while they train; None for not at all.
         keep_last: whether the weights are kept with which a member ends, pauses, or was last validated.
         rungs: epochs of a member after which its weights are kept.
         min_delta: an improvement by no more than this does not count for patience.
@@ -76,6 +77,7 @@ class Settings:
     share_stream: bool = True
     validation_batch_size: int | None = None
     population: Population | None = None
+    pulling: Pulling | None = None
     keep_last: bool = False
     rungs: frozenset[int] = frozenset()
     min_delta: float = 0.0
@@ -97,6 +99,27 @@ class Settings:
 
 Replacement = tuple[int, int, dict[str, Any]]
 """A member of a population to be replaced, the one that it becomes a copy of, and the values that it then changes."""
+
+
+@dataclass(frozen=True)
+class Pulling:
+    """How members are pulled toward the best of their array; see `hfta_nb.Leader`.
+
+    Attributes:
+        pull: toward the leader of a member's group.
+        global_pull: toward the leader of all; 0 where there is one group.
+        every: steps from one pull to the next.
+        groups: how many.
+        metric: by which members lead, of training or validation; None where a center takes the leader's place.
+        maximize: whether more of it is better.
+    """
+
+    pull: float
+    global_pull: float
+    every: int
+    groups: int
+    metric: str | None
+    maximize: bool = False
 
 
 class Population(Protocol):

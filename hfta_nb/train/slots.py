@@ -44,7 +44,7 @@ def between(run: Progress) -> Generator[Event, None, bool]:
     first = None
     if refills(run):
         first = yield from _turn(run)
-    elif joins(run) and run.settings.population is None:  # which compares members of the same age
+    elif joins(run) and run.settings.population is None and run.settings.pulling is None:  # of one age
         over = not run.members.ids or any(run.left(member) <= 0 for member in run.members.active)
         if any(pending.begun for pending in run.trainer.waiting) and not over and run.between_passes():
             yield from _merge(run, ())

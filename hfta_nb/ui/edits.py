@@ -26,6 +26,8 @@ def marks(history: History) -> dict[int, list[Mark]]:
         if edit.how in ("set", "copied"):
             words += [f"{name} {_ARROW.join(_values(config, name, value))}" for name, value in edit.changes.items()]
             config.update(edit.changes)
+        if edit.how == "led":
+            words.append(f"leads {edit.changes['leads']}")
         if words:
             found.setdefault(edit.variant, []).append((edit.epoch, ", ".join(words)))
     return found

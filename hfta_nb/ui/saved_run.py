@@ -60,7 +60,7 @@ def arguments_of(study: Study) -> dict[str, Any]:
         "family": study.family,
         "data": study.data if own else study.data_name,
         "grid": grid_of(study),
-        **({"population": study.rounds.method} if study.rounds is not None else {}),
+        **({"population": study.population} if study.population is not None else {}),
         **searched_of(study),
         **given_options(study),
     }

@@ -10,7 +10,7 @@ import traitlets
 
 from hfta_nb.errors import HftaError, SearchError, StudyError
 from hfta_nb.models.study_config import ARGUMENTS
-from hfta_nb.search import PBT, Halving
+from hfta_nb.search import PBT, Halving, Leader
 from hfta_nb.search.grid import parse_axis, show
 from hfta_nb.search.methods import PRUNERS, SAMPLERS
 from hfta_nb.ui import fields
@@ -24,6 +24,7 @@ _METHODS = {"sampler": (SAMPLERS, "tpe"), "pruner": (PRUNERS, "none")}
 """Names of methods, and which is meant by None."""
 
 _OF_TRIALS = ("slots", "sampler", "pruner", "seeds_by")
+_EVERY = "Epochs from one round to the next; of a leader, training steps from one pull to the next"
 _SEARCH = "Try a number of configurations instead of all, or let members replace each other"
 
 
@@ -56,11 +57,15 @@ def _method(name: str, value: Any, hint: str) -> ipywidgets.Dropdown:
     return field
 
 
+def _is_pull(value: float) -> bool:
+    return 0 <= value <= 1
+
+
 class Population(ipywidgets.HBox):  # type: ignore[misc]
     """A population method with its numbers.
 
     Args:
-        given: `hfta_nb.PBT`, `hfta_nb.Halving`, or None.
+        given: `hfta_nb.PBT`, `hfta_nb.Halving`, `hfta_nb.Leader`, or None.
         tooltip: of its list.
 
     Attributes:
@@ -71,19 +76,26 @@ class Population(ipywidgets.HBox):  # type: ignore[misc]
 
     def __init__(self, given: Any, tooltip: str) -> None:
         self.description, self.hint, self._given = "population", tooltip, given  # a box takes no tooltip
-        if not (given is None or isinstance(given, PBT | Halving)):
+        if not (given is None or isinstance(given, PBT | Halving | Leader)):
             raise StudyError("not a population method", where="population", got=given,
-                             accepted="hfta.PBT(...) or hfta.Halving(...)")  # fmt: skip
-        self.kind = fields.choice("population", ["none", "PBT", "Halving"], tooltip)
+                             accepted="hfta.PBT(...), hfta.Halving(...) or hfta.Leader(...)")  # fmt: skip
+        self.kind = fields.choice("population", ["none", "PBT", "Halving", "Leader"], tooltip)
         self.kind.value = "none" if given is None else type(given).__name__
-        self.every = fields.whole("every", getattr(given, "every", 1), 1, "Epochs from one round to the next")
+        self.every = fields.whole("every", getattr(given, "every", 1), 1, _EVERY)
         share, few = "above 0, at most 0.5", "The share of members that is replaced by copies of the best"
         self.exploit = fields.number("exploit", getattr(given, "exploit", 0.2), lambda v: 0 < v <= 0.5, share, few)
         self.factor = fields.whole("factor", getattr(given, "factor", 2), 2, "One of so many members goes on")
         hint = "How copies differ: lr*0.8,1.25 multiplies by one of these; lr=1e-3,1e-2 takes one of these"
         text = _perturb_text(getattr(given, "perturb", {}))
         self.perturb = fields.TypedField("perturb", text, perturb_of, hint, "lr*0.8,1.25")
-        parts = [self.kind, self.every, self.exploit, self.factor, self.perturb]
+        pull, to_all = "From 0 to 1, toward the best of the member's group", "The same toward the best of all groups"
+        self.pull = fields.number("pull", getattr(given, "pull", 0.1), _is_pull, "from 0 to 1", pull)
+        self.global_pull = fields.number(
+            "global pull", getattr(given, "global_pull", 0.1), _is_pull, "from 0 to 1", to_all
+        )
+        self.groups = fields.whole("groups", getattr(given, "groups", 1), 1, "How many groups, each with a leader")
+        self._numbers = [self.every, self.exploit, self.factor, self.perturb, self.pull, self.global_pull, self.groups]
+        parts = [self.kind, *self._numbers]
         super().__init__(parts)
         self.add_class("hfta-population")
         self._begun = self._lay(None)
@@ -100,6 +112,9 @@ class Population(ipywidgets.HBox):  # type: ignore[misc]
     @property
     def parts(self) -> dict[str, Any]:
         """The fields that the chosen method has, by the names of its arguments."""
+        if self.kind.value == "Leader":
+            pulls = {"pull": self.pull, "global_pull": self.global_pull} if self._several else {"pull": self.pull}
+            return {"every": self.every, **pulls, "groups": self.groups}
         own: dict[str, dict[str, Any]] = {"PBT": {"exploit": self.exploit}, "Halving": {"factor": self.factor}}
         more = own.get(self.kind.value)
         return {} if more is None else {"every": self.every, **more, "perturb": self.perturb}
@@ -107,21 +122,30 @@ class Population(ipywidgets.HBox):  # type: ignore[misc]
     @property
     def error(self) -> str:
         """What can't be read, in words; empty if all can."""
-        return "; ".join(f"{name}: {part.error}" for name, part in self.parts.items() if part.error)
+        found = [f"{name}: {part.error}" for name, part in self.parts.items() if part.error]
+        if not found and "global_pull" in self.parts and self.pull.meaning + self.global_pull.meaning > 1:
+            found = ["pull, global_pull: above 1 together"]
+        return "; ".join(found)
 
     @property
-    def meaning(self) -> PBT | Halving | None:
+    def meaning(self) -> PBT | Halving | Leader | None:
         """The method; None for none, or where something can't be read."""
         if self.value == self._begun:
             return self._given  # type: ignore[no-any-return]
         if self.error or not self.parts:
             return None
-        method: type[PBT] | type[Halving] = PBT if self.kind.value == "PBT" else Halving
-        return method(**{name: part.meaning for name, part in self.parts.items()})
+        method = {"PBT": PBT, "Halving": Halving, "Leader": Leader}[self.kind.value]
+        found = {name: part.meaning for name, part in self.parts.items()}
+        led_by = {"leader": self._given.leader} if method is Leader and isinstance(self._given, Leader) else {}
+        return method(**found, **led_by)  # type: ignore[no-any-return]
+
+    @property
+    def _several(self) -> bool:
+        return bool(not self.groups.error and self.groups.meaning > 1)
 
     def _lay(self, _: Any) -> tuple[str, ...]:
         shown = self.parts.values()
-        for part in (self.every, self.exploit, self.factor, self.perturb):
+        for part in self._numbers:
             part.layout.display = "" if part in shown else "none"
         found = (str(self.kind.value), *(str(part.value) for part in shown))
         self.value = found

@@ -104,7 +104,7 @@ class SinceRun:
     def _joining(self) -> list[dict[str, Any]]:
         """The variants of Define that can join the run: only axes may differ, and it is no search or population."""
         study, then, now = self._session.study, self._begun, self._define.definition()
-        if then is None or study is None or study.searcher is not None or study.rounds is not None or now.problems:
+        if then is None or study is None or study.searcher is not None or study.population is not None or now.problems:
             return []
         if why_not("stop", self._session.phase) or not {*then.axes, *now.axes, _LISTED}.issuperset(self._changed()):
             return []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hfta_nb import events as ev
 from hfta_nb.records.history import History, Member
-from hfta_nb.search import PBT, Space, rounds_at, rungs_of
+from hfta_nb.search import CENTER, PBT, Leader, Space, rounds_at, rungs_of
 from hfta_nb.search.grid import show
 from hfta_nb.search.spaces import choices_of
 from hfta_nb.study import Study
@@ -77,6 +77,8 @@ def amount(study: Study | None) -> str:
 
 def plan_words(study: Study) -> str:
     """What a search or a population will do, in sentences; empty of a study that is neither."""
+    if study.leader is not None:
+        return _leader_words(study.leader)
     if study.rounds is not None:
         return _population_words(study)
     searcher, trials = study.searcher, Trials.of(study)
@@ -114,6 +116,16 @@ def _population_words(study: Study) -> str:
     more = f", with {listing(changed)}" if changed else ""
     when = f"After {_epochs(at)}" if at else f"No round: every {method.every} is not below the number of epochs"
     return f"{when}, in each array, {which}{more}." if at else f"{when}."
+
+
+def _leader_words(method: Leader) -> str:
+    when = f"After every {count(method.every, 'step')}, in each array"
+    parts = "" if method.groups == 1 else f" of its group of {method.groups}"
+    if method.leader == CENTER:
+        return f"{when}, members and the center{parts} pull each other by {method.pull:g}."
+    further = f", and by {method.global_pull:g} toward the best of all" if method.several else ""
+    what = method.leader.replace("_", " ")
+    return f"{when}, every member is pulled by {method.pull:g} toward the best{parts} by {what}{further}."
 
 
 def _pruned_words(study: Study) -> str:

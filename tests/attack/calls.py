@@ -217,7 +217,7 @@ def _population(kind: Any, **given: Any) -> Callable[[Path], Call]:
     def used(made: Any) -> None:
         hfta.Study(build, {"lr": [0.1, 0.2, 0.3, 0.4]}, (x, y), population=made, epochs=2, verify="never")
 
-    return lambda place: Call(kind, {"every": 1, "perturb": {"lr": (0.5, 2.0)}, **given}, used)
+    return lambda place: Call(kind, {"every": 1, **given}, used)
 
 
 def _grid(place: Path) -> Call:
@@ -288,8 +288,9 @@ CALLS: dict[str, Callable[[Path], Call]] = {
     "Grid.of": _of_grid("of"),
     "Grid.plus": _of_grid("plus"),
     "Metric": _metric,
-    "PBT": _population(hfta.PBT, exploit=0.25),
-    "Halving": _population(hfta.Halving, factor=2),
+    "PBT": _population(hfta.PBT, exploit=0.25, perturb={"lr": (0.5, 2.0)}),
+    "Halving": _population(hfta.Halving, factor=2, perturb={"lr": (0.5, 2.0)}),
+    "Leader": _population(hfta.Leader, pull=0.1, global_pull=0.1, groups=2, leader="val_loss"),
     "Phase": _phase,
     "family": _family,
     "control.pause": _control("pause", variant=1),

@@ -187,12 +187,22 @@ def test_a_population_is_typed_and_given(make: Make) -> None:
     assert bench.study.rounds.method == hfta.PBT(2, 0.2, {"lr": (0.8, 1.25)})
     field.exploit.value = "0.7"
     assert "exploit: not a number; got '0.7'; accepted: above 0, at most 0.5" in bench.planned()
+    field.kind.value, field.every.value, field.pull.value = "Leader", "4", "0.2"
+    assert bench.study.leader == hfta.Leader(0.2, every=4)
+    assert plan_words(bench.study) == (
+        "After every 4 steps, in each array, every member is pulled by 0.2 toward the best by train loss."
+    )
+    field.groups.value, field.global_pull.value = "2", "0.9"
+    assert "pull, global_pull: above 1 together" in bench.planned()
+    field.every.value, field.exploit.value = "2", "0.2"
     field.kind.value = "Halving"
     assert bench.study.rounds.method == hfta.Halving(2, 2, {"lr": (0.8, 1.25)})
     field.perturb.value = "width=8,16"
     assert "can&#x27;t be changed while a member trains" in bench.define.fields_problem.value
     given = hfta.PBT(3, 0.5, {"lr": [1e-3, 1e-2], "weight_decay": (0.5, 2.0)})
     assert make(population=given).study.rounds.method is given
+    led = hfta.Leader(0.3, 0.2, 5, 2, "val_loss")
+    assert make(population=led).study.leader is led
     text = make(population=given).define.fields["population"].perturb.value
     assert perturb_of(text) == given.perturb
     with pytest.raises(StudyError, match="not factors"):

@@ -246,12 +246,14 @@ class MemberEdited(Event):
 
     Attributes:
         variant: the member that is new, or was changed.
-        how: "cloned"; "set", in place; "copied", over what the member was before; or "extended".
-        parent: the member whose state or configuration it took; None for "set" and "extended".
+        how: "cloned"; "set", in place; "copied", over what the member was before; "extended"; or "led", where it begins
+            to lead others that are pulled toward it.
+        parent: the member whose state or configuration it took; None for "set", "extended" and "led".
         warm: whether it has the state of its parent; of a change in place, True.
         epoch: epochs that the member had done.
         step: optimizer steps that it had made.
-        changes: the values that differ from its parent's, or from its own before; "epochs" is the new budget.
+        changes: the values that differ from its parent's, or from its own before; "epochs" is the new budget,
+            "leads" says whom: "all", or "group 1".
         reason: why.
     """
 
