@@ -74,8 +74,6 @@ models.accumulators: errors errors.user_frames engine.broadcasts
 models.directions: errors
 models.metrics: errors errors.border data engine.array models.targets models.losses models.frechet models.accumulators
     models.directions models.masks models.metric_sums
-models.metrics: errors errors.border engine.array models.targets models.losses models.frechet models.accumulators
-    models.directions
 models.ensembles: models.losses
 models.phases: errors errors.border search.grid models.losses
 models.training_axes: errors records.events search.grid
