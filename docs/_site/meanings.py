@@ -33,6 +33,7 @@ OF_FAMILY = {
     ("mlp", "depth"): "Number of hidden layers.",
     ("unet", "width"): "Channels of the first level; each level doubles them.",
     ("unet", "depth"): "How often the image is halved.",
+    ("unet", "masked"): "Whether the last channel is a mask of the annotated area, by which the output is multiplied.",
     ("dlrm", "width"): "Length of each embedding.",
     ("lstm_lm", "width"): "Features of the embedding and of each recurrent layer.",
     ("gru_lm", "width"): "Features of the embedding and of each recurrent layer.",

@@ -98,6 +98,7 @@ def _seen(function: Callable[[Tensor, Tensor], Tensor], requested: bool = True) 
             return found.new_full((2,), torch.nan)
         return function(logits, classes)
 
+    see.__doc__ = function.__doc__
     return see
 
 

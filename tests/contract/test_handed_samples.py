@@ -132,7 +132,7 @@ def test_several_inputs(tmp_path: Path) -> None:
 
 
 def test_targets_of_several_kinds_need_a_loss_of_ones_own(tmp_path: Path) -> None:
-    with pytest.raises(FamilyError, match=r"loss takes one tensor of targets; got \['kind', 'of'\]; give a loss"):
+    with pytest.raises(FamilyError, match=r"takes one tensor of targets, .*; got \['kind', 'of'\]; .* give a loss"):
         hfta.Study(Heads, {"lr": [1e-2]}, (X, TREE), directory=tmp_path)
 
 
@@ -144,8 +144,8 @@ def test_missing_numbers(tmp_path: Path) -> None:
 
     study = trained(tmp_path / "own", Heads, (x, y, x, y), loss=loss, metrics={})
     assert study.check(members=[0])["equal"].all()
-    with pytest.raises(DataError, match="y: holds NaN or infinity"):
-        hfta.Study(Heads, {"lr": [1e-2]}, (x, y), directory=tmp_path / "y")
+    with pytest.raises(DataError, match="y: holds infinity"):
+        hfta.Study(Heads, {"lr": [1e-2]}, (X, Y.masked_fill(Y > 1, torch.inf)), directory=tmp_path / "y")
     with pytest.raises(DataError, match="x: holds NaN or infinity"):
         hfta.Study("mlp", {"lr": [1e-2]}, (x, Y), directory=tmp_path / "x")
 

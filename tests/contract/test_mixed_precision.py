@@ -209,7 +209,8 @@ def test_replayed_as_not_replayed(name: str, precision: str, device: torch.devic
         x, y = _batch(name, device)
         losses = [step.train(x, y)["loss"] for _ in range(STEPS)]
         found.append((torch.stack(losses), [p.detach().clone() for p in step.array.parameters()]))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-5)
+    for one, other, near in zip(*found, (TOLERANCES[precision], OUTPUT_TOLERANCE), strict=True):
+        torch.testing.assert_close(one, other, rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("precision", ["fp32", *HALVES])

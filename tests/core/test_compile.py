@@ -49,7 +49,11 @@ def test_it_is_kept_with_the_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["auto", "never", "always"])
 def test_the_steps_are_told(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("hfta_nb.engine.replay.calls.decide", lambda program, how, steps: asked.append((how, steps)))
+
+    def noted(program, how, steps, *_):
+        asked.append((how, steps))
+
+    monkeypatch.setattr("hfta_nb.engine.replay.calls.decide", noted)
     study = _study(tmp_path, bare, compile=way, epochs=2)
     (measured,) = [event for event in study.run() if isinstance(event, SpeedMeasured)]
     assert measured.strategy.endswith("recorded steps")
@@ -67,8 +71,8 @@ def test_compiled_members_are_what_they_are_alone(tmp_path: Path, monkeypatch: p
     decisions = []
     decide = inductor.decide
 
-    def watched(program, how, steps):
-        decide(program, how, steps)
+    def watched(program, *given):
+        decide(program, *given)
         decisions.append(program.decision)
 
     monkeypatch.setattr("hfta_nb.engine.replay.calls.decide", watched)

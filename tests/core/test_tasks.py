@@ -110,6 +110,8 @@ def test_inputs_of_a_family_of_ones_own() -> None:
 def test_every_built_in_family_suits_its_data() -> None:
     for name in hfta.families():
         family = hfta.family(name)
+        if not family.function.__module__.startswith("hfta_nb."):  # of another test
+            continue
         assert family.tasks, name
         for known in family.data:
             assert hfta.data.task_of(known) in family.tasks

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.errors import FamilyError, HftaError
+from hfta_nb.errors.caught_warnings import caught_warnings
 from hfta_nb.models import weights as files
 from hfta_nb.models.model_zoo.dotted import find, package
 from hfta_nb.search.grid import AxisSpec
@@ -194,7 +195,7 @@ def _loaded(timm: Any, name: str, state: Mapping[str, Tensor], settings: Mapping
     make = {"pretrained": True, "pretrained_cfg_overlay": overlay}
     try:
         if settings.get("num_classes", saved) != saved:  # timm looks at no name then; with the file's head it does
-            with torch.device("meta"), warnings.catch_warnings():
+            with torch.device("meta"), caught_warnings():
                 warnings.simplefilter("ignore", UserWarning)
                 timm.create_model(name, **{**settings, "num_classes": saved}, **make)
         model: Any = timm.create_model(name, **settings, **make)
