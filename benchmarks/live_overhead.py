@@ -55,7 +55,7 @@ from IPython.display import display
 
 folder = tempfile.TemporaryDirectory()
 grid = {"lr": [1e-4, 3e-4, 1e-3, 3e-3], "seed": list(range(8))}
-study = hfta.Study("mlp", grid, data="digits", epochs=1_000_000, directory=folder.name)
+study = hfta.Study("mlp", grid, data="digits", epochs=20_000, directory=folder.name)
 handle, view, epochs = start(study), None, []
 handle.subscribe(lambda e: epochs.append((e.time_s, e.step)) if isinstance(e, ev.EpochDone) else None)
 
