@@ -35,8 +35,8 @@ print(json.dumps({"off": off, "note": note, **counters["inductor"]}))
 """
 
 
-def _in_a_process(folder: Path) -> dict[str, Any]:
-    names = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "HFTA_NB_CACHE": str(folder / "times")}
+def _in_a_process(folder: Path, **more: str) -> dict[str, Any]:
+    names = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "HFTA_NB_CACHE": str(folder / "times"), **more}
     done = subprocess.run(
         [sys.executable, "-c", PROCESS], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **names}
     )
@@ -55,6 +55,18 @@ def test_the_second_process_finds_the_graph_in_the_cache(tmp_path: Path) -> None
     for other in ("fxgraph_cache_miss", "fxgraph_cache_bypass"):
         assert other not in second
     for run in (first, second):
+        assert run["off"] < 1e-12
+        assert run["note"].startswith("compiled in")
+
+
+@pytest.mark.long
+@needs_compiler
+def test_a_processor_with_other_instructions_does_not_use_the_cached_graph(tmp_path: Path) -> None:
+    first = _in_a_process(tmp_path)
+    other = _in_a_process(tmp_path, ATEN_CPU_CAPABILITY="default", HFTA_NB_CACHE=str(tmp_path / "other"))
+    assert (first["fxgraph_cache_miss"], other["fxgraph_cache_miss"]) == (1, 1)
+    assert "fxgraph_cache_hit" not in other
+    for run in (first, other):
         assert run["off"] < 1e-12
         assert run["note"].startswith("compiled in")
 

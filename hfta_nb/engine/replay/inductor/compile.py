@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -100,9 +100,25 @@ def _compiled(module: GraphModule, examples: list[Tensor]) -> Callable[..., Any]
     import torch._inductor as inductor  # the import takes seconds
     from torch._guards import TracingContext, detect_fake_mode, tracing
 
-    with _compile_threads(), tracing(TracingContext(detect_fake_mode(examples))):
+    with _compile_threads(), _key_of_instructions(examples), tracing(TracingContext(detect_fake_mode(examples))):
         found: Callable[..., Any] = inductor.compile(module, [*examples])
         return found
+
+
+def _key_of_instructions(examples: Sequence[Tensor]) -> AbstractContextManager[Any]:
+    """The vector instructions of the processor are part of the cache's key.
+
+    Torch's key lacks them. The source of a kernel is for vectors of one width; what another processor has stored, or
+    another ``ATEN_CPU_CAPABILITY``, is compiled for this one and computes other numbers.
+    """
+    from torch.compiler import config
+
+    if all(v.device.type != "cpu" for v in examples):
+        return nullcontext()
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    patch: AbstractContextManager[Any] = config.patch(cache_key_tag=f"{config.cache_key_tag} {pick_vec_isa()}")
+    return patch
 
 
 @contextmanager
