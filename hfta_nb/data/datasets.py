@@ -21,7 +21,7 @@ from hfta_nb.data.samples import Data, Origin, Samples, leaves
 from hfta_nb.data.streams import Stream, classes_of, declared, stream
 from hfta_nb.data.tensors import from_tensors, split_rows
 from hfta_nb.errors import DataError
-from hfta_nb.errors.border import takes
+from hfta_nb.errors.border import plain, takes
 
 SHARE_OF_MEMORY = 0.25
 """The share of free memory that data may take to be kept in memory."""
@@ -61,6 +61,7 @@ def from_dataset(
     """
     if not is_map_style(training) and not isinstance(training, IterableDataset):
         raise DataError("not a Dataset", where="training", got=training, accepted="something with [i] and len()")
+    facts = {fact: plain(value) for fact, value in facts.items()}
     title, moved = name or _title(training), False
     several = [training] if validation is None else [training, validation]
     if all(is_map_style(part) for part in several) and in_memory is not False:

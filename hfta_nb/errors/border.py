@@ -11,10 +11,10 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import math
 import numbers
 import operator
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
@@ -138,7 +138,7 @@ def _state(value: Any) -> bool:
 
 WHOLE = Kind("not a whole number", "a whole number", whole)
 NUMBER = Kind("not a number", "a number", number)
-SECONDS = Kind("not a time", "seconds, 0 or more", lambda v: number(v) and 0 <= v < math.inf)
+SECONDS = Kind("not a time", "seconds, from 0 to 292 years", lambda v: number(v) and 0 <= v <= threading.TIMEOUT_MAX)
 FLAG = Kind("not True or False", "True, False", lambda v: isinstance(v, bool))
 TRUTH = Kind("neither on nor off", "True, False", lambda v: bool(v) or True)
 TEXT = Kind("not a text", "a text", lambda v: isinstance(v, str))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hfta_nb.errors import OptimError
 from hfta_nb.optim.elementwise_passes import add_, ascended, choose, decayed
 from hfta_nb.optim.flat import FlatOptimizer, scalar_dtype
 from hfta_nb.optim.flat_state import Numbers
@@ -63,7 +64,12 @@ class ASGD(TorchOptimizer, FlatOptimizer):
         found = {k: values[k] for k in ("maximize", "weight_decay")}
         found |= {"keep": 1 - lambd * eta, "down": -eta, "mu": mu, "whole": mu == 1}
         kind = scalars["eta"].dtype
-        scalars["eta"] = (lr / power(1 + lambd * lr * steps, values["alpha"])).astype(np.float32).astype(kind)
+        try:
+            fall = power(1 + lambd * lr * steps, values["alpha"])
+        except OverflowError as error:  # which torch raises too
+            how = "a smaller one: the learning rate is lr / (1 + lambd * lr * step) ** alpha"
+            raise OptimError("a power that overflows", where="alpha", got=max(values["alpha"]), remedy=how) from error
+        scalars["eta"] = (lr / fall).astype(np.float32).astype(kind)
         scalars["mu"] = (1 / np.maximum(1, steps - values["t0"])).astype(np.float32).astype(kind)
         return found
 

@@ -232,7 +232,7 @@ class Asking(abc.ABC):
                 raise
             text = json.dumps(config)
             known = self.skip_duplicates and text in self._known()
-            if not known and (self.constraint is None or self.constraint(config)):
+            if not known and self._allowed(handle, config):
                 handle.set_user_attr(CONFIG, text)
                 trial = self._trials[handle.number] = Trial(handle.number, config, handle)
                 return trial
@@ -241,6 +241,15 @@ class Asking(abc.ABC):
             raise SearchError(f"rejects {_TRIES} configurations one after another", where="constraint", got=config)
         self._enqueue_new()
         return None
+
+    def _allowed(self, handle: Any, config: dict[str, Any]) -> bool:
+        """Whether the constraint allows a configuration."""
+        try:
+            return self.constraint is None or bool(self.constraint(config))
+        except Exception as error:
+            self.optuna.tell(handle, state=state("FAIL"))
+            what = f"raises {type(error).__name__}: {str(error) or 'no message'}"
+            raise SearchError(what, where="constraint", got=config, accepted="a function of a configuration") from error
 
     def _next(self) -> int:
         """The number of the next trial: the first that is enqueued, else a new one."""

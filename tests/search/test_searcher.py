@@ -122,6 +122,13 @@ def test_a_constraint_is_kept() -> None:
         never.ask(1)
 
 
+def test_a_constraint_that_fails_says_so() -> None:
+    search = searcher(SPACE, constraint=lambda config: config["no such axis"] > 1)
+    with pytest.raises(SearchError, match="constraint: raises KeyError: 'no such axis'"):
+        search.ask(1)
+    assert states(search) == ["FAIL"]
+
+
 def test_a_grid_has_so_many_trials_as_it_has_points() -> None:
     search = searcher({"lr": [1, 2, 3], "width": [8, 16]}, trials=50, slots=50, sampler="grid")
     found = begun(search, 50)

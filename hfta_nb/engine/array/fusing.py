@@ -22,7 +22,7 @@ from hfta_nb.engine.padded.merge import ApartError
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.engine.padded.why import Why
 from hfta_nb.errors import FusionError
-from hfta_nb.errors.border import ITEMS, bounded
+from hfta_nb.errors.border import ITEMS, bounded, one_of
 
 
 def fuse(
@@ -70,7 +70,7 @@ def fuse(
     check_hooks(members)
     if seeds is None:
         seeds = torch.randint(2**62, (len(members),)).tolist()
-    if rng not in ("exact", "fast"):
+    if not one_of("exact", "fast").accepts(rng):
         raise FusionError("unknown way to draw", where="rng", got=rng, accepted='"exact" or "fast"')
     device = next((t.device for m in members for t in [*m.parameters(), *m.buffers()]), torch.device("cpu"))
     generators = MemberGenerators.seeded(seeds, device)

@@ -23,6 +23,9 @@ from hfta_nb.engine.rules.rule_mode import Context, Disagreement, SharedWrite
 from hfta_nb.errors import MemberError
 from hfta_nb.errors.user_frames import described
 
+_MOST = 2_000
+"""So many characters of another error's message are told: torch lists all back ends of an operator."""
+
 
 def path_of(error: BaseException, root: nn.Module) -> str | None:
     """The innermost submodule of `root` whose call raised the error; None if it was raised elsewhere."""
@@ -45,7 +48,7 @@ def member_error(error: Exception, member: int, root: nn.Module, within: str = "
     inner = path_of(error, root)
     path = ".".join(p for p in (within, inner or "") if p)
     place = f"`{path}`" if path else "the model's own forward" if inner is not None else _outside(error)
-    text, line = str(error).strip() or "no message", described(error, sys._getframe(1) if within else None)
+    text, line = str(error).strip()[:_MOST] or "no message", described(error, sys._getframe(1) if within else None)
     what = f"{type(error).__name__}: " + (f"{text.rstrip('.')}; {line}" if line else text)
     remedy = "does the model's forward return its result?" if inner is None and "'NoneType'" in text else ""
     return MemberError(what, where=f"member {member}, {place}", remedy=remedy).of(member, within or None)
