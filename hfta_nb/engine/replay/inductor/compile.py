@@ -117,7 +117,7 @@ def _key_of_instructions(examples: Sequence[Tensor]) -> AbstractContextManager[A
         return nullcontext()
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
-    patch: AbstractContextManager[Any] = config.patch(cache_key_tag=f"{config.cache_key_tag} {pick_vec_isa()}")
+    patch: AbstractContextManager[Any] = config.patch(cache_key_tag=f"{config.cache_key_tag} {pick_vec_isa()}")  # type: ignore[attr-defined]
     return patch
 
 
