@@ -367,37 +367,3 @@ def test_without_a_fault_the_second_way_is_taken(
         request.getfixturevalue("faster")
     monkeypatch.setitem(GRADIENTS, "none", lambda gradient: None)
     assert use(1e-8, "none", monkeypatch, *more)
-
-
-class Narrow(nn.Module):
-    """A float64 model that computes a part in float32, or does not."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.first, self.last, self.dtype = nn.Linear(6, 8), nn.Linear(8, 4), dtype
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = F.linear(x.to(self.dtype), self.first.weight.to(self.dtype), self.first.bias.to(self.dtype))
-        return self.last(h.tanh().double())  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "factor", "equal"),
-    [(torch.float32, 1 + 3e-8, True), (torch.float64, 1 + 3e-8, False), (torch.float32, 1 + 1e-4, False)],
-)
-def test_a_model_that_casts_to_a_narrower_dtype_rounds_as_that_does(
-    dtype: torch.dtype, factor: float, equal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array, own = hfta.fuse([Narrow(dtype).double() for _ in range(3)]), MemberVerification._together
-    array.verify = "first"
-
-    def together(self: MemberVerification, result: Any) -> Any:
-        found = own(self, result)
-        return {**found, "gradient of first.weight": found["gradient of first.weight"] * factor}
-
-    monkeypatch.setattr(MemberVerification, "_together", together)
-    if equal:
-        backward(array, 1)
-    else:
-        with pytest.raises(FusionError, match=r"comes to another gradient of first\.weight"):
-            backward(array, 1)

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import hfta_nb as hfta
 from hfta_nb.engine.comparison import compare
 from hfta_nb.engine.distances import Change
 from hfta_nb.engine.eager import verification
+from hfta_nb.engine.eager.verification import MemberVerification
 from hfta_nb.engine.replay import verify
 from hfta_nb.engine.replay.program import Program
+from hfta_nb.errors import FusionError
 from hfta_nb.train.step import ArrayStep
 from hfta_nb.train.step import graph as step_graph
 from tests.contract.captured_steps import ROW, graph_of
@@ -271,3 +274,38 @@ def test_a_factor_is_found_where_rounding_is_large() -> None:
     for factor, differs in ((1.0, False), (1.5, True), (0.5, True)):
         found = {"gradient": factor * noisy(7)["gradient"]}
         assert bool(compare(found, {"gradient": right}, relative(2.0**-5), again=noisy, half=True)) is differs
+
+
+class Narrow(nn.Module):
+    """A float64 model that computes a part in float32, or does not."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.first, self.last, self.dtype = nn.Linear(6, 8), nn.Linear(8, 4), dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.linear(x.to(self.dtype), self.first.weight.to(self.dtype), self.first.bias.to(self.dtype))
+        return self.last(h.tanh().double())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor", "equal"),
+    [(torch.float32, 1 + 3e-8, True), (torch.float64, 1 + 3e-8, False), (torch.float32, 1 + 1e-4, False)],
+)
+def test_a_model_that_casts_to_a_narrower_dtype_rounds_as_that_does(
+    dtype: torch.dtype, factor: float, equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, own = hfta.fuse([Narrow(dtype).double() for _ in range(3)]), MemberVerification._together
+    array.verify = "first"
+    x, y = torch.randn(5, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0])
+
+    def together(self: MemberVerification, result: Any) -> Any:
+        found = own(self, result)
+        return {**found, "gradient of first.weight": found["gradient of first.weight"] * factor}
+
+    monkeypatch.setattr(MemberVerification, "_together", together)
+    if equal:
+        array.backward(F.cross_entropy, x, y)
+    else:
+        with pytest.raises(FusionError, match=r"comes to another gradient of first\.weight"):
+            array.backward(F.cross_entropy, x, y)
