@@ -14,7 +14,6 @@ import itertools
 import numbers
 import operator
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
@@ -138,7 +137,9 @@ def _state(value: Any) -> bool:
 
 WHOLE = Kind("not a whole number", "a whole number", whole)
 NUMBER = Kind("not a number", "a number", number)
-SECONDS = Kind("not a time", "seconds, from 0 to 292 years", lambda v: number(v) and 0 <= v <= threading.TIMEOUT_MAX)
+_LONGEST_S = 9e9
+"""A lock waits no longer, in whole nanoseconds of 64 bits."""
+SECONDS = Kind("not a time", "seconds, from 0 to 9e9", lambda v: number(v) and 0 <= v <= _LONGEST_S)
 FLAG = Kind("not True or False", "True, False", lambda v: isinstance(v, bool))
 TRUTH = Kind("neither on nor off", "True, False", lambda v: bool(v) or True)
 TEXT = Kind("not a text", "a text", lambda v: isinstance(v, str))
