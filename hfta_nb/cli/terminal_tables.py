@@ -184,7 +184,7 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
     names = ("differing in", "split because", "padding", "parameters", "memory", "at most")
     table = _table("array", "members", "variants", *names)
     for row in rows:
-        cells = [f"#{row['array']}", str(row["members"]), show.ids(row["variants"]), row["fused_over"]]
+        cells = [f"#{row['array']}", str(row["members"]), show.ids(row["variants"]), row["differing_in"]]
         padding = f"{row['padding']:.0%}" if row["architectures"] > 1 else "-"
         cells += [row["split_because"], padding, show.count(row["parameters"]), show.memory(row["memory_bytes"])]
         most = row.get("capacity")

@@ -164,7 +164,7 @@ class Definition(StudyState):
                 forward runs, and memory is an estimate until the study runs.
 
         Returns:
-            One row per array: ``members``, ``variants`` (their numbers), ``fused_over``, ``split_because``,
+            One row per array: ``members``, ``variants`` (their numbers), ``differing_in``, ``split_because``,
             ``architectures`` and ``padding`` (its share of the parameters), ``parameters`` and ``memory_bytes`` of one
             member, ``fixed_bytes`` of the array besides its members, its ``capacity``: 0 if not even one member fits,
             None if nothing was measured, and the study's ``validation_batch_size``.

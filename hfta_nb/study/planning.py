@@ -133,7 +133,7 @@ def table(study: StudyState) -> pandas.DataFrame:
 
     validated = validation_batch_size(study)
     rows = [{**g.row(), "validation_batch_size": validated} for g in study.plan_groups]
-    first = ["members", "fused_over", "split_because", "parameters", "memory_bytes"]
+    first = ["members", "differing_in", "split_because", "parameters", "memory_bytes"]
     if any(row["architectures"] > 1 for row in rows):
         first[3:3] = ["architectures", "padding"]
     if any(row["capacity"] is not None for row in rows):

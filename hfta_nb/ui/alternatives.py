@@ -193,5 +193,5 @@ def label(study: Study, other: Study) -> str:
 
 def split_by(study: Study) -> list[str]:
     """The axes in which the members of no array differ."""
-    together = {name for group in study.plan_groups for name in group.fused_over}
+    together = {name for group in study.plan_groups for name in group.differing_in}
     return [name for name, values in study.grid.axes.items() if len(values) > 1 and name not in together]

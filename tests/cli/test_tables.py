@@ -112,7 +112,7 @@ def test_axes_say_what_they_accept() -> None:
 
 
 def test_the_plan_says_what_is_not_fused_and_why() -> None:
-    row = {"array": 1, "members": 3, "variants": [3, 4, 5], "fused_over": "lr", "split_because": "width: 8 and [16]"}
+    row = {"array": 1, "members": 3, "variants": [3, 4, 5], "differing_in": "lr", "split_because": "width: 8 and [16]"}
     out, file = console(width=200)
     row |= {"architectures": 2, "padding": 0.21}
     terminal_tables.plan([{**row, "parameters": 1442, "memory_bytes": 33_900}], {3: "#3 lr=[red]"}, out)
@@ -126,7 +126,7 @@ def test_the_plan_says_what_is_not_fused_and_why() -> None:
 
 
 def test_the_plan_says_what_does_not_fit() -> None:
-    row = {"members": 1, "variants": [0], "fused_over": "-", "split_because": "-", "architectures": 1, "padding": 0.0}
+    row = {"members": 1, "variants": [0], "differing_in": "-", "split_because": "-", "architectures": 1, "padding": 0.0}
     row |= {"parameters": 10**10, "memory_bytes": 5 << 40, "fixed_bytes": 0}
     out, file = console(width=300)
     terminal_tables.plan([{**row, "array": 0, "capacity": 3.0}, {**row, "array": 1, "capacity": 0.0}], {0: "#0"}, out)

@@ -55,7 +55,7 @@ def test_what_is_made_of_results_is_a_plain_table(finished: hfta.Study) -> None:
 
 def test_a_plan_is_short_and_sizes_have_units(finished: hfta.Study) -> None:
     shown = repr(finished.plan()).splitlines()
-    assert shown[0].split()[:4] == ["members", "fused_over", "split_because", "parameters"]
+    assert shown[0].split()[:4] == ["members", "differing_in", "split_because", "parameters"]
     assert "KiB" in shown[2] or "MiB" in shown[2]
     assert finished.plan()["memory_bytes"].dtype.kind == "i"
 

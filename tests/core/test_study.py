@@ -62,7 +62,7 @@ def test_events_tell_the_whole_story(finished: hfta.Study) -> None:
 def test_plan_says_what_fuses_and_why_not(finished: hfta.Study) -> None:
     plan = finished.plan()
     assert list(plan["members"]) == [3, 3]
-    assert list(plan["fused_over"]) == ["lr", "lr"]
+    assert list(plan["differing_in"]) == ["lr", "lr"]
     assert plan["split_because"][1] == "not with array 0: width: 8 and 16"
     # 64*8 + 8, then 8*8 + 8, then 8*10 + 10
     assert plan["parameters"][0] == 682
@@ -86,7 +86,7 @@ def test_variants_of_different_architecture_share_an_array(tmp_path: Path) -> No
     assert list(plan["members"]) == [6]
     assert plan["architectures"][0] == 6
     assert 0 < plan["padding"][0] < 0.5
-    assert plan["fused_over"][0] == "width, depth"
+    assert plan["differing_in"][0] == "width, depth"
     assert "6 architectures" in study.groups()[0].strategy
     run(study)
     assert study.check()["equal"].all()

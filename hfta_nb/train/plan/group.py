@@ -31,7 +31,7 @@ class Group:
         checkpointed: whether the backward computes activations again instead of keeping them.
         captured: whether steps may be recorded to be replayed, for which there must be memory.
         likes: variants of further architectures, built along so that the members are padded as they were with them.
-        fused_over: the axes whose values differ within the group.
+        differing_in: the axes whose values differ within the group.
     """
 
     index: int
@@ -55,7 +55,7 @@ class Group:
     likes: tuple[tuple[Variant, dict[str, Any]], ...] = ()
 
     @property
-    def fused_over(self) -> tuple[str, ...]:
+    def differing_in(self) -> tuple[str, ...]:
         names = self.variants[0].config
         return tuple(n for n in names if len({show(v.config[n]) for v in self.variants}) > 1)
 
@@ -65,7 +65,7 @@ class Group:
             "array": self.index,
             "members": len(self.variants),
             "variants": [v.id for v in self.variants],
-            "fused_over": ", ".join(self.fused_over) or "-",
+            "differing_in": ", ".join(self.differing_in) or "-",
             "split_because": self.reason or "-",
             "architectures": self.architectures,
             "padding": self.padding,
