@@ -93,4 +93,5 @@ def test_no_torchvision_is_installed_and_the_one_that_is_tested_apart_belongs_to
 
 
 def test_the_extras_are_those_that_people_are_told_of() -> None:
-    assert set(project()["optional-dependencies"]) == {"lab", "search", "ray", "data", "bench", "docs", "dev"}
+    names = {"lab", "search", "ray", "data", "peft", "export", "bench", "docs", "dev"}
+    assert set(project()["optional-dependencies"]) == names
