@@ -109,6 +109,21 @@ def test_another_way_is_not_recorded_where_that_is_not_won_back() -> None:
     assert found == [(1, {1}), (6, {6, 4, 1})]
 
 
+@pytest.mark.parametrize(
+    ("step_s", "planned", "recorded"), [(0.3, 0.0, {6}), (0.05, 0.0, {6, 4}), (0.3, 130.0, {6, 4})]
+)
+def test_a_loop_of_unknown_length_regains_a_trial_within_ten_seconds(
+    step_s: float, planned: float, recorded: set[int]
+) -> None:
+    """Another recording costs eight replayed steps, and 15% of a step is what it may gain."""
+    array = _array()
+    array.settings.planned_steps = planned
+    trial = Trial(array._calls, schedules_of(array._state), True)
+    times = {6: step_s, 4: 1.1 * step_s, 1: 9 * step_s}
+    seen = _run_with_recording_that_takes(trial, times, {6: 0.4 * step_s, 4: 0.41 * step_s}, 2.0 * step_s)
+    assert {size for size, count in seen.items() if count > 2} == recorded
+
+
 def test_another_block_size_is_recorded_where_a_part_of_a_step_pays_for_it() -> None:
     """Replaying wins much, but another block size can only win a part of what a replayed step takes."""
     plain, replayed = {6: 0.1, 4: 0.11, 1: 0.12}, {6: 1e-3, 4: 0.5e-3, 1: 1.1e-3}

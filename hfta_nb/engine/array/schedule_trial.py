@@ -38,6 +38,8 @@ _CLOSE = 1.25
 _PAID_STEPS = 125
 """Break-even horizon: another schedule is recorded only if its possible gain over this many steps exceeds the cost of
 the last one."""
+_UNPLANNED_S = 10.0
+"""The horizon of a loop whose length nobody knows, at most `_PAID_STEPS`: one that lasts this long is to gain."""
 _PART = 0.2
 """In a long run, the horizon as a fraction of all expected steps: another schedule takes at most 3% of the run."""
 _ANOTHER = 0.15
@@ -253,7 +255,8 @@ class Trial:
         if self.budget_s is not None:
             return False
         planned, best = self.state.settings.planned_steps, min(self.seconds.values())
-        steps = min(max(_PAID_STEPS, _PART * planned), planned or math.inf)  # nothing pays after the end
+        soon = min(_PAID_STEPS, _UNPLANNED_S / min(self._plain.values()))
+        steps = min(max(_PAID_STEPS, _PART * planned), planned) if planned else soon  # nothing pays after the end
         saved = steps * (1 - 1 / threads.available_threads() if threaded else _ANOTHER) * best
         if not threaded:  # half of the run may regain what the eager step promises
             saved = max(saved, planned / 2 * (best - _RECORDED * self._plain[way]))
