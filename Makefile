@@ -37,6 +37,7 @@ AXE_CORE := $(VENV)/axe-core-$(AXE)
 NODE = PATH="$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages/playwright/driver):$$PATH"
 # The oldest release of Optuna that pyproject.toml allows, and the last of its major version: both have to do.
 OPTUNA4 ?= 'optuna==4.*'
+TRACKERS := wandb trackio brotli gradio_client orjson pillow python-multipart websockets
 # Where Sphinx and what it needs lie, beside the environment, which `make lab` and `make test` need not wait for.
 DOCS := $(VENV)/docs
 BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium $(AXE_CORE)/installed)
@@ -44,7 +45,7 @@ BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium $(AXE_CORE)/installed)
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types front format nbval nbval-all pytest pytest-all sanitize zoo optuna4 docs \
+.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types front format nbval nbval-all pytest pytest-all sanitize zoo optuna4 trackers docs \
 	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -62,7 +63,7 @@ nbval-pytest:
 	@$(MAKE) --no-print-directory nbval
 	@$(MAKE) --no-print-directory pytest
 
-test-all: docs checks-all pytest-all zoo sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
+test-all: docs checks-all pytest-all zoo trackers sanitize ## lint, types, all notebooks, every row of every test, and sanitizers
 
 test-share: venv $(BROWSER) ## one eighth of what `make test` leaves out; SHARE=3/8 says which
 	$(TESTS) -m long --share $(or $(SHARE),0/8) $(PYTEST_ARGS)
@@ -110,6 +111,11 @@ zoo: venv ## torchvision's models, which the other tests skip
 optuna4: venv ## the tests of searches with Optuna 4
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(VENV)/optuna4 $(OPTUNA4)
 	PYTHONPATH=$(VENV)/optuna4 $(PYTEST) tests/search $(PYTEST_ARGS)
+
+# Tools that are large, and what the tests of their callbacks need of their requirements.
+trackers: venv ## the tests of callbacks for Weights & Biases and Trackio
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(VENV)/trackers $(TRACKERS)
+	PYTHONPATH=$(VENV)/trackers $(PYTEST) -p no:nbval tests/core/test_fit.py $(PYTEST_ARGS)
 
 docs: venv $(DOCS)/installed ## the documentation site, into build/site
 	PYTHONPATH=$(CURDIR):$(DOCS) OMP_NUM_THREADS=1 $(BIN)/python -m docs._site build/site

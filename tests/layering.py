@@ -13,10 +13,8 @@ FACE = "hfta_nb"
 
 _ROWS = """
 RECIPE: errors errors.border records.events search.grid data data.augment models.losses models.frechet
-    models.accumulators models.directions models.metrics models.phases models.training_axes models.study_argument
-    models.study_config models.weights
     models.accumulators models.directions models.imbalance models.metrics models.phases models.training_axes
-    models.study_argument models.study_config
+    models.study_argument models.study_config models.weights
 TRAINING: RECIPE train.memory engine.array optim models.recipes train.step train.plan
 HEADLESS: TRAINING errors.plain_text records.regular_files records.pace records.history records.speeds
     records.summaries search search.averages figures.html errors.user_frames figures.tables records.store
@@ -29,6 +27,7 @@ errors.plain_text:
 errors: errors.plain_text
 records.regular_files:
 records.pace:
+records.entry_points: errors
 errors.border: errors
 train.memory: errors
 records.events: errors errors.border
@@ -54,7 +53,7 @@ engine.equality: engine.random_streams
 engine.random_streams:
 engine.members: errors errors.border engine.comparison engine.equality
 engine.kernels: errors records.regular_files engine.comparison engine.equality engine.members
-engine.rules: errors engine.members engine.kernels
+engine.rules: errors records.entry_points engine.members engine.kernels
 engine.eager: errors errors.user_frames engine.broadcasts engine.comparison engine.equality engine.random_streams
     engine.members engine.kernels engine.rules
 engine.padded: errors engine.comparison engine.equality engine.random_streams engine.members engine.rules engine.eager
@@ -81,7 +80,7 @@ models.study_argument:
 models.weights: errors
 models.study_config: search models.losses models.study_argument
 models.recipes: RECIPE figures.html engine.members
-models.model_zoo: RECIPE models.recipes
+models.model_zoo: RECIPE models.recipes records.entry_points
 train.step: errors engine.broadcasts engine.comparison engine.distances engine.equality engine.kernels engine.array
     optim models.losses models.imbalance models.metrics models.phases models.training_axes
 train.plan: errors records.events search.grid data data.augment engine.array models.imbalance models.phases
@@ -94,10 +93,10 @@ workers.executor_table:
 workers.pools: errors records.events data train.step train.plan train workers.fleet workers.processes
     workers.executor_table workers.distributed
 workers.distributed: errors records.events engine.members engine.array models.metrics train.step workers.processes
-study: HEADLESS engine.comparison engine.distances engine.equality workers.pools figures
+study: HEADLESS engine.comparison engine.distances engine.equality workers.pools figures study.callbacks
 study.executors: errors records.events records.history workers.processes workers.pools study
 figures: errors errors.border records.events search.grid records.history records.speeds search.averages figures.colors
-study.callbacks: errors records.events search.grid
+study.callbacks: errors records.entry_points records.events search.grid
 ui: errors records.regular_files records.pace records.events search search.grid records.history records.speeds
     records.summaries errors.user_frames figures.colors models.study_argument models.study_config models.recipes
     models.model_zoo study study.executors figures hfta_nb

@@ -17,6 +17,7 @@ __all__ = [
     "DeviceError",
     "DistributedError",
     "EventError",
+    "ExtensionWarning",
     "FamilyError",
     "FleetError",
     "FusionError",
@@ -201,6 +202,10 @@ class StoreWarning(UserWarning):
 
 class ChoicesWarning(UserWarning):
     """What was chosen by time (kernels, block sizes) is not what a saved run was trained with."""
+
+
+class ExtensionWarning(UserWarning):
+    """A family, tracker or rule of another installed package can't be used, and is left out."""
 
 
 class StudyError(HftaError, RuntimeError):

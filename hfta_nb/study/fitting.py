@@ -18,6 +18,8 @@ from hfta_nb.search.grid import show
 from hfta_nb.study.study_state import StudyState
 
 Listener = Callable[[Event], Any]
+Listeners = str | Listener | Iterable[str | Listener]
+"""One or several, a tracker also by its name."""
 
 DRAW_INTERVAL_S = 0.2
 """The bar is drawn at most this often: an epoch may take a millisecond, and a notebook's page more to show it."""
@@ -26,7 +28,7 @@ DRAW_INTERVAL_S = 0.2
 def fit(
     study: StudyState,
     run: Callable[[], Any],
-    on_event: Listener | Iterable[Listener],
+    on_event: Listeners,
     on_trial: Any,
     progress: bool,
 ) -> None:
@@ -63,7 +65,12 @@ def listeners_of(given: Any, where: str = "on_event", of: str = "an event") -> l
     Raises:
         StudyError: the argument is not a callback or a list of callbacks.
     """
-    found = [given] if callable(given) else list(given) if isinstance(given, Iterable) else [given]
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    found = list(given) if several and not callable(given) else [given]
+    if where == "on_event":
+        from hfta_nb.study.callbacks.tracker import named
+
+        found = [named(one) if isinstance(one, str) else one for one in found]
     for one in found:
         if not callable(one) or isinstance(one, type):
             accepted = f"a function of {of}, or a list of such; callbacks are instances: TensorBoard(), not TensorBoard"

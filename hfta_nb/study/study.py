@@ -122,7 +122,7 @@ class Study(Analysis, Checking, Definition):
         epochs: int | None = None,
         *,
         resume: bool = False,
-        on_event: Callable[[Event], Any] | Iterable[Callable[[Event], Any]] = (),
+        on_event: str | Callable[[Event], Any] | Iterable[str | Callable[[Event], Any]] = (),
         on_trial: Callable[[Any, Any], Any] | Iterable[Callable[[Any, Any], Any]] = (),
         progress: bool = True,
         control: Control | None = None,
@@ -135,7 +135,8 @@ class Study(Analysis, Checking, Definition):
         Args:
             epochs, resume, control, executor, workers, address: as for `run`.
             on_event: one or several functions that are called with each event; `hfta_nb.callbacks` has some for
-                TensorBoard, MLflow and Weights & Biases. An error in one of them stops the run and is raised.
+                TensorBoard, MLflow, Weights & Biases and Trackio, also by name (``"tensorboard"``). An error in one of
+                them stops the run and is raised.
             on_trial: one or several functions of the Optuna study and a `FrozenTrial`, called after each trial of a
                 search as Optuna's callbacks are; ``study.stop()`` in them ends the search.
             progress: show the bar, in a terminal or a notebook.

@@ -15,7 +15,7 @@ import pytest
 import hfta_nb as hfta
 from hfta_nb import events as ev
 from hfta_nb.errors import StudyError
-from hfta_nb.study.callbacks import MLflow, TensorBoard, WandB
+from hfta_nb.study.callbacks import MLflow, TensorBoard, Trackio, WandB
 
 GRID = {"lr": [1e-3, 1e-2], "width": [4, 8]}
 
@@ -67,14 +67,15 @@ def test_what_is_raised_leaves_a_study_that_goes_on(tmp_path: Path, error: type[
     assert set(table["epochs"]) == {3}
 
 
-@pytest.mark.parametrize("given", [3, [3], TensorBoard, "TensorBoard"])
+@pytest.mark.parametrize("given", [3, [3], TensorBoard])
 def test_what_is_no_function_of_an_event(tmp_path: Path, given: Any) -> None:
     with pytest.raises(StudyError, match="on_event: can't be called with an event"):
         make(tmp_path).fit(on_event=given)
 
 
 @pytest.mark.parametrize(
-    ("made", "module"), [(TensorBoard, "torch.utils.tensorboard"), (MLflow, "mlflow"), (WandB, "wandb")]
+    ("made", "module"),
+    [(TensorBoard, "torch.utils.tensorboard"), (MLflow, "mlflow"), (WandB, "wandb"), (Trackio, "trackio")],
 )
 def test_a_tracker_that_is_not_installed_says_so(made: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -153,6 +154,27 @@ def test_wandb_offline_has_a_run_per_member(tmp_path: Path, monkeypatch: pytest.
     study = make(tmp_path)
     study.fit(on_event=WandB("tests", mode="offline", dir=str(tmp_path)), progress=False)
     assert len(list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))) == 4
+
+
+@needs("trackio")
+@pytest.mark.filterwarnings("ignore")
+def test_trackio_has_a_run_per_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder of its own, which trackio reads from the environment when it is imported."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    study = make(tmp_path)
+    stopped_and_resumed(study, Trackio("tests"), Trackio("tests"))
+    from trackio import Api
+    from trackio.sqlite_storage import SQLiteStorage
+
+    runs = {run.name: run for run in Api().runs("tests")}
+    assert len(runs) == 4
+    for member, v in enumerate(study.variants):
+        name = f"run: {v.id} lr={v.config['lr']}, width={v.config['width']}"
+        assert runs[name].config["lr"] == v.config["lr"]
+        rows = SQLiteStorage.get_logs("tests", name)
+        values = {row["step"]: row["val_loss"] for row in rows if "val_loss" in row}
+        assert [values[e] for e in (1, 2, 3)] == pytest.approx(curve(study, member))
+        assert rows[-1]["state"] == ev.COMPLETE
 
 
 class FakeRun:

@@ -27,8 +27,12 @@ from hfta_nb.engine.rules import (
 )
 from hfta_nb.engine.rules.member_by_member import by_members
 from hfta_nb.engine.rules.rule_mode import Context, Disagreement, HeldOnceWrite, Rule, RuleMode, SharedWrite
+from hfta_nb.records import entry_points
+
+_OF_OTHERS = [entry_points.loaded(entry_points.RULES, name) for name in entry_points.found(entry_points.RULES)]
 
 RULES: dict[object, Rule] = {
+    **{function: rule for rules in _OF_OTHERS for function, rule in (rules or {}).items()},
     **linear.RULES,
     **norm.RULES,
     **pooling.RULES,
@@ -42,7 +46,7 @@ RULES: dict[object, Rule] = {
     **random.RULES,
     **tensor_values.RULES,
 }
-"""All rules, by function."""
+"""All rules, by function; those of other packages are for functions that have none here."""
 
 _FAST = {function: rule for function, rule in RULES.items() if function not in random.RULES}
 

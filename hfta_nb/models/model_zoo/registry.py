@@ -16,6 +16,7 @@ from hfta_nb.models.recipes import inputs
 from hfta_nb.models.recipes.functions import from_function
 from hfta_nb.models.recipes.recipe import Family
 from hfta_nb.models.recipes.sample_checks import check_samples
+from hfta_nb.records import entry_points
 
 _registered: dict[str, Family] = {}
 _watchers: list[Callable[[], None]] = []
@@ -36,8 +37,9 @@ def watch(callback: Callable[[], None]) -> Callable[[], None]:
 
 
 def families() -> list[str]:
-    """Names of all families, the built-in ones first."""
+    """Names of all families, the built-in ones first, then those of other packages."""
     _load_built_in()
+    _load_others()
     return list(_registered)
 
 
@@ -87,6 +89,8 @@ def _lookup(name: str) -> Family:
         found, known = family_of(name), _registered.get(name)
         return known if known is not None and known == found else register(found)
     if name not in _registered:
+        _load_others()
+    if name not in _registered:
         close = difflib.get_close_matches(name, _registered, 1)
         raise FamilyError(
             "unknown family",
@@ -102,7 +106,7 @@ def _lookup(name: str) -> Family:
 
 def for_data(data: AnyData) -> list[str]:
     """The built-in families for the task of this data that take its inputs."""
-    _load_built_in()
+    families()
     fit = {n: f for n, f in _registered.items() if data.task in f.tasks and not is_constructor(n)}
     return [n for n, f in fit.items() if not f.inputs or inputs.kind_of(data) in f.inputs]
 
@@ -141,3 +145,12 @@ def _load_built_in() -> None:
         for recipe in BUILT_IN:
             _registered[recipe.name] = recipe
         _registered.update(own)
+
+
+def _load_others() -> None:
+    """Register the families of other packages, unless one of that name is known."""
+    for name in entry_points.found(entry_points.FAMILIES):
+        if name not in _registered:
+            made = entry_points.loaded(entry_points.FAMILIES, name)
+            if made is not None and name not in _registered:  # `made` may have registered itself
+                _registered[name] = made if isinstance(made, Family) else from_function(made, name=name)

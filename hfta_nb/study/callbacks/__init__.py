@@ -6,7 +6,8 @@ is created, and needs to be installed only then.
 
 from hfta_nb.study.callbacks.mlflow import MLflow
 from hfta_nb.study.callbacks.tensorboard import TensorBoard
-from hfta_nb.study.callbacks.tracker import Tracker
+from hfta_nb.study.callbacks.tracker import Tracker, named
+from hfta_nb.study.callbacks.trackio import Trackio
 from hfta_nb.study.callbacks.wandb import WandB
 
-__all__ = ["MLflow", "TensorBoard", "Tracker", "WandB"]
+__all__ = ["MLflow", "TensorBoard", "Tracker", "Trackio", "WandB", "named"]

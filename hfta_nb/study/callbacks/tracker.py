@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfta_nb.errors import StudyError
+from hfta_nb.records import entry_points
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event, Json, VariantRecord
 from hfta_nb.search.grid import show
@@ -82,3 +83,34 @@ def imported(module: str, install: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise StudyError(f"is not installed ({error})", where=module, remedy=f"pip install {install}") from error
+
+
+BUILT_IN = {
+    "tensorboard": "tensorboard:TensorBoard",
+    "mlflow": "mlflow:MLflow",
+    "wandb": "wandb:WandB",
+    "trackio": "trackio:Trackio",
+}
+"""The trackers by name: module here and class."""
+
+
+def named(name: str, **given: Any) -> Tracker:
+    """The tracker of a name: ``"tensorboard"``, ``"mlflow"``, ``"wandb"``, ``"trackio"``, or one of another package.
+
+    Args:
+        name: of the tracker.
+        given: arguments of its class.
+
+    Raises:
+        StudyError: there is none of this name, or its tool is not installed.
+    """
+    if name in BUILT_IN:
+        module, _, made = BUILT_IN[name].partition(":")
+        tracker: Tracker = getattr(importlib.import_module(f"hfta_nb.study.callbacks.{module}"), made)(**given)
+        return tracker
+    others = entry_points.found(entry_points.TRACKERS)
+    found = entry_points.loaded(entry_points.TRACKERS, name) if name in others else None
+    if found is None:
+        raise StudyError("unknown tracker", where="on_event", got=name, accepted=", ".join([*BUILT_IN, *others]))
+    made_by_other: Tracker = found(**given)
+    return made_by_other
