@@ -45,7 +45,7 @@ BROWSER := $(if $(HFTA_NB_NO_BROWSER),,chromium $(AXE_CORE)/installed)
 SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 KERNEL_TESTS := $(wildcard tests/core/test_own_*.py) $(addprefix tests/core/test_,$(addsuffix .py,conv images native norm product rows))
 
-.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types front format nbval nbval-all pytest pytest-all sanitize zoo optuna4 trackers docs \
+.PHONY: help lab test nbval-pytest test-all test-share checks-all lint types front format nbval nbval-all pytest pytest-all sanitize zoo optuna4 trackers wheels docs \
 	coverage chromium lock clean venv notebooks coverage-page performance-page
 
 help: ## show this list
@@ -116,6 +116,11 @@ optuna4: venv ## the tests of searches with Optuna 4
 trackers: venv ## the tests of callbacks for Weights & Biases and Trackio
 	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(VENV)/trackers $(TRACKERS)
 	PYTHONPATH=$(VENV)/trackers $(PYTEST) -p no:nbval tests/core/test_fit.py $(PYTEST_ARGS)
+
+# Zig's C compiler takes 400 MB: it lies in a folder of its own.
+wheels: venv ## the wheels, into dist: for any platform, and with compiled kernels for Linux and macOS
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade --target $(VENV)/zig ziglang
+	PYTHONPATH=$(VENV)/zig $(BIN)/python .ci/wheels.py dist
 
 docs: venv $(DOCS)/installed ## the documentation site, into build/site
 	PYTHONPATH=$(CURDIR):$(DOCS) OMP_NUM_THREADS=1 $(BIN)/python -m docs._site build/site

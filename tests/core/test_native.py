@@ -268,3 +268,17 @@ def test_a_library_that_can_not_be_tried_is_not_alive(tmp_path: Path, monkeypatc
     assert not alive.alive(tmp_path / "none.so")
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert not alive.alive(tmp_path / "none.so")
+
+
+@pytest.mark.parametrize("off", [True, False])
+def test_what_explains_an_array_says_that_there_are_no_kernels(off: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if off:
+        monkeypatch.setenv("HFTA_NB_NATIVE", "off")
+    else:
+        monkeypatch.delenv("HFTA_NB_NATIVE", raising=False)
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CC", raising=False)
+    array = hfta.fuse([nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten()) for _ in range(2)])
+    [said] = [how for how in array.explain()["how"] if how.startswith("slower than it could be")]
+    assert ("HFTA_NB_NATIVE=off" in said) == off
+    assert ("no C compiler" in said) == (not off)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from hfta_nb.engine.array.native_libraries import libraries_of
 from hfta_nb.engine.array.own_losses import OwnLosses
 from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.kernels.native import build
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.engine.replay.calls import Calls
 
@@ -121,6 +123,8 @@ def rows_of(calls: Calls, losses: Iterable[Calls], step_notes: Sequence[str]) ->
     rows += [(WHOLE, on[state.settings.threads])] if state.settings.threads in on else []
     if state.settings.tuned:
         rows.append((WHOLE, state.settings.tuned))
+    if libraries_of(state) and build.told().startswith("none"):
+        rows.append((WHOLE, f"slower than it could be: kernels of this package: {build.told()}"))
     caches = [(kind.title, cache) for kind, cache in calls.caches.items()]
     caches += [("losses", cache) for a in losses for cache in a.caches.values()]
     for what, cache in caches:

@@ -1,5 +1,7 @@
 """Compiles and loads the C files of this package. A failure is no error: the library is then missing.
 
+A wheel for a platform brings the libraries (`prebuilt`), and nothing is compiled.
+
 Nothing is compiled on import. What first asks for a library waits until it is compiled, once on a machine: results with
 it round otherwise than those without, so it must not arrive in the middle of a run, or between the first run and the
 second.
@@ -26,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hfta_nb.engine.kernels.native import background
+from hfta_nb.engine.kernels.native import background, prebuilt
 from hfta_nb.engine.kernels.native.alive import alive
 from hfta_nb.engine.kernels.native.c_sources import sources_digest
 from hfta_nb.engine.kernels.strategy.timing_cache import VARIABLE as CACHE
@@ -77,7 +79,7 @@ def available(names: Iterable[str]) -> tuple[str, ...]:
     """Those of these libraries that there are; missing ones are compiled first, side by side."""
     names = tuple(names)
     for name in names:
-        if _given(name) not in _loaded and not _switched_off():
+        if _given(name) not in _loaded and not _switched_off() and _prebuilt(name) is None:
             _start(name)
     return tuple(name for name in names if library(name) is not None)
 
@@ -118,7 +120,28 @@ def _start(name: str) -> Path | None:
     return None
 
 
+def told() -> str:
+    """For people: where this process's own kernels come from, or why there are none."""
+    if _switched_off():
+        return f"none ({VARIABLE}=off)"
+    found = _prebuilt("rows")
+    if found is not None:
+        return f"prebuilt for {found.parent.name}"
+    compiler = _compiler(os.environ.get("CC", ""))
+    if compiler is None or os.name != "posix":
+        return "none (no C compiler: gcc, clang or cc; a wheel for this platform would bring them)"
+    return f"compiled on this machine by {compiler}"
+
+
+def _prebuilt(name: str) -> Path | None:
+    return prebuilt.library(name) if prebuilt.wanted() else None
+
+
 def _library(name: str) -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError):  # a C library that this system's loader can't bind: then it is compiled
+        found = _prebuilt(name)
+        if found is not None:
+            return ctypes.CDLL(str(found))
     with contextlib.suppress(OSError):
         kept = _start(name)
         if kept is not None:
