@@ -21,6 +21,7 @@ MEANINGS = {
     "bottom_depth": "Hidden layers of the perceptron on the dense features.",
     "top_width": "Width of the perceptron on the products of features.",
     "top_depth": "Hidden layers of the perceptron on the products of features.",
+    "sparse": "Sparse gradients of the tables, for the optimizer `rowwise_adagrad`.",
     "latent": "Numbers of noise from which an image is made.",
     "generator_width": "Channels of the generator's last hidden layer; each layer before has twice as many.",
     "discriminator_width": "Channels of the discriminator's first layer; each layer after has twice as many.",

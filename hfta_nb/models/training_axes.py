@@ -38,13 +38,15 @@ OPTIMIZERS = {
     "adafactor": Choice("Adafactor", _DECAY),
     "asgd": Choice("ASGD", _DECAY),
     "muon": Choice("Muon", _DECAY, beside="adamw"),
+    "rowwise_adagrad": Choice("RowwiseAdagrad", beside="adagrad"),
     "rprop": Choice("Rprop"),
     "sparse_adam": Choice("SparseAdam", _ADAM),
     "lbfgs": Choice("LBFGS"),
 }
 """By the axis's value; its axes are arguments of the class, by the same names but for ``betas``.
 
-Muon takes matrices, all but embeddings. Other settings have torch's defaults: rmsprop's alpha, adadelta's rho and eps,
+Muon takes matrices, all but embeddings; row-wise Adagrad takes embeddings. Other settings have torch's defaults:
+rmsprop's alpha, adadelta's rho and eps,
 nadam's momentum decay, ...
 """
 

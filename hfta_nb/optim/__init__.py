@@ -14,6 +14,7 @@ from hfta_nb.optim.lbfgs import LBFGS
 from hfta_nb.optim.leaders import pull_to_center, pull_to_leader
 from hfta_nb.optim.muon import Muon
 from hfta_nb.optim.optimizer_base import ArrayOptimizer
+from hfta_nb.optim.rowwise_adagrad import RowwiseAdagrad
 from hfta_nb.optim.rprop import Rprop
 from hfta_nb.optim.sgd import SGD
 from hfta_nb.optim.sparse_adam import SparseAdam
@@ -35,6 +36,7 @@ __all__ = [
     "NAdam",
     "RAdam",
     "RMSprop",
+    "RowwiseAdagrad",
     "Rprop",
     "SparseAdam",
     "clip_grad_norm_",

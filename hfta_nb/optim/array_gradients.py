@@ -46,7 +46,14 @@ def pieces(array: FusedArray, parameters: Mapping[str, nn.Parameter]) -> Iterato
     """The gradients that there are, each ``[M, *any]`` and to be written to in place.
 
     Neighbours in an arena come as one piece ``[M, columns]``; the columns between two parameters are zero.
+
+    Raises:
+        OptimError: one is sparse.
     """
+    for name, parameter in parameters.items():
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise OptimError("a sparse gradient", where=name, accepted="dense gradients",
+                             remedy="give the parameters without this one, or sparse=False to its layer")  # fmt: skip
     for arena in array.arenas:
         start = stop = -1
         for span in arena.spans:

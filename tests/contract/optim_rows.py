@@ -98,6 +98,7 @@ OPTIMIZERS = [
                           "adjust_lr_fn": [None, "match_rms_adamw", "original"]}, float32=0.1),
     OptimizerRow("SparseAdam", {"lr": [0.1, 0.01, 1e-3], "betas": [(0.9, 0.99), (0.8, 0.9), (0.5, 0.999)],
                                 "eps": [1e-8, 1e-4, 1e-3], "maximize": [False, True, False]}),
+    OptimizerRow("RowwiseAdagrad", {"lr": [0.1, 0.01, 0.5], "eps": [1e-10, 1e-3, 1e-4]}),
     OptimizerRow("LBFGS", {"lr": [0.1, 1.0, 0.5], "max_iter": [4, 20, 3], "max_eval": [None, 6, None],
                            "tolerance_grad": [1e-7, 1e-2, 1e-5], "tolerance_change": [1e-9, 1e-9, 1e-3],
                            "history_size": [100, 3, 10], "line_search_fn": [None, "strong_wolfe", "strong_wolfe"]},

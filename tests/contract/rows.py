@@ -158,6 +158,7 @@ MODULES = [
     ModuleRow(
         "embedding", _net(lambda: nn.Embedding(7, 5, padding_idx=1), nn.Flatten, lambda: nn.Linear(20, 3)), _tokens
     ),
+    ModuleRow("bags of embeddings", _net(lambda: nn.EmbeddingBag(7, 5), lambda: nn.Linear(5, 3)), _tokens),
     ModuleRow("attention", _attention, _sequences, noise=("self_attn.in_proj_bias",)),
     ModuleRow("lstm", lambda: _Last(nn.LSTM(8, 6, batch_first=True)), _sequences),
     ModuleRow(

@@ -177,6 +177,7 @@ CASES: dict[object, Body] = {
     torch.conv3d: _conv(F.conv3d, 3, 2, 1, 3, 3, 3),
     torch.conv_transpose2d: _conv(F.conv_transpose2d, 2, 2, 3, 3, 3),
     torch.conv_transpose3d: _conv(F.conv_transpose3d, 3, 1, 2, 3, 3, 3),
+    F.embedding_bag: lambda m, h: h * F.embedding_bag(torch.arange(12).view(6, 2) % 4, m.weight(4, 8), mode="sum"),
     F.embedding: lambda m, h: h * F.embedding(torch.arange(6) % 4, m.weight(4, 8)),
     F.linear_cross_entropy: lambda m, h: F.linear_cross_entropy(h, m.weight(5, 8), torch.arange(6) % 5),
     torch.lstm: _lstm,

@@ -87,6 +87,7 @@ __all__ = [
     "seeded_state",
     "set_attributes",
     "snapshot",
+    "sparse_gradients",
     "streams_apart",
     "submodule_of",
     "suits",
@@ -115,6 +116,11 @@ def owner(parameter: Tensor) -> tuple[FusedArray, str] | None:
 def functions_of(array: FusedArray) -> FunctionStates:
     """What losses and metrics keep for each member."""
     return array._state.functions
+
+
+def sparse_gradients(array: FusedArray) -> set[str]:
+    """Names of the parameters whose gradients are sparse where the model asks for it; an optimizer adds its own."""
+    return array._state.engine.sparse
 
 
 def kept_by(model: nn.Module) -> tuple[type, ...]:

@@ -58,6 +58,8 @@ def graph_blocks(state: ArrayState) -> list[Block]:
     size, single = state.settings.block_size, state.settings.block_size == 1
     rows: Any = Rows.apply if state.settings.as_plain else torch.unbind
     parts = {k: rows(p) if single else torch.split(p, size) for k, p in state.tensors.named_parameters()}
+    if size >= len(state) and not single:  # autograd does not split sparse gradients
+        parts |= {k: (p,) for k, p in state.tensors.named_parameters() if k in state.engine.sparse}
     # Not as several views at once, which autograd gives up when the buffer gets a gradient: see `keep_gradients`.
     buffers = {
         k: [b[i] if single else b[i : i + size] for i in range(0, len(state), size)]

@@ -88,6 +88,7 @@ class Engine:
         observed: by member whose gradients are recorded, the dict for them.
         views: by attribute that calls have set, of which buffers it is a view.
         anew: the attributes that the last call has set.
+        sparse: names of the parameters whose gradients may be sparse, as an optimizer takes them; see `deliver`.
         paths: receives the path (see `CallPath`) of each block of several members; None if paths are not wanted.
     """
 
@@ -121,6 +122,7 @@ class Engine:
         self.learned: set[str] = set()
         self.observed: dict[int, dict[str, Tensor | None]] = {}
         self.paths: set[int] | None = None
+        self.sparse: set[str] = set()
         self._recurrent = any(isinstance(m, nn.RNNBase) for m in self.root.modules())
 
     def run(self, block: Block, call: Call, inputs: Inputs) -> Any:
@@ -223,6 +225,7 @@ class Engine:
             leaves = [next(left) if m else v for v, m in zip(given, own, strict=True)]
             context = self._context(members)
             context.copies |= {executable.parameters[name].untyped_storage().data_ptr() for name in executable.copies}
+            context.sparse = {executable.parameters[name].data_ptr() for name in self._sparse_leaves(executable)}
             context.once |= {p.untyped_storage().data_ptr() for p in once.values()}
             changes: dict[AttributeKey, Any] = {}
             given_attributes = self.attributes.for_block(context.indices, context, self.one_by_one)
@@ -323,6 +326,11 @@ class Engine:
             found = views_of({name: changes[place] for name, place in names.items()}, buffers)
             for name, place in names.items():
                 self.views[place] = [other for other in found.get(name, ()) if other in buffers]
+
+    def _sparse_leaves(self, executable: ExecutableModule) -> list[str]:
+        """The parameters that autograd may give a sparse gradient: not those that are parts of others."""
+        known = executable.parameters
+        return [name for name in self.sparse if name in known and known[name].is_leaf]
 
     def _context(self, members: Sequence[int]) -> Context:
         return Context(

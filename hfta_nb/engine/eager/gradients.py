@@ -184,6 +184,7 @@ class Gradients:
         self.parameters = dict(state.tensors.named_parameters())
         self.fresh = {name for name, p in self.parameters.items() if p.grad is None}
         self.received: dict[str, list[Block]] = {}
+        self.sparse: dict[str, list[Tensor]] = {}  # gradients by block, of parameters that have none yet
         self.changed: list[tuple[Tensor, Tensor]] = []
         self.given = inputs.grad_leaves()  # now: the model may call `requires_grad_` on its inputs
         self.upstream: list[Tensor | None] = [None] * len(self.given)
@@ -251,6 +252,7 @@ class Gradients:
             if block.start <= member < block.stop:
                 row = member - block.start
                 own = [grad if grad is None or block.single else grad[row] for grad in grads[: len(names)]]
+                own = [g.to_dense() if g is not None and g.is_sparse else g for g in own]
                 kept |= self.state.own(member, dict(zip(names, own, strict=True)))
 
     def _take(self, block: Block, names: list[str], grads: Sequence[Tensor | None]) -> None:
@@ -259,6 +261,10 @@ class Gradients:
             if grad is None:
                 continue
             self.received.setdefault(name, []).append(block)
+            if grad.is_sparse and name in self.state.engine.sparse:
+                self.sparse.setdefault(name, []).append(grad.unsqueeze(0) if block.single else grad)
+                continue
+            grad = grad.to_dense() if grad.is_sparse else grad
             if name in self.fresh:
                 fresh_to.append(block.grad_rows[name])
                 fresh_from.append(grad)
@@ -283,6 +289,9 @@ class Gradients:
             del missing[name]
         unused = self.state.engine.usage.unused()
         for name, blocks in self.received.items():
+            if name in self.sparse:
+                self._deliver_sparse(name)
+                continue
             have = {i for b in blocks for i in range(b.start, b.stop)} - set(unused.get(name, ()))
             if name not in self.fresh:  # accumulated: a member without a gradient may have one now
                 still = [i for i in missing.pop(name, ()) if i not in have]
@@ -299,7 +308,19 @@ class Gradients:
                 view[lacking] = 0
                 missing[name] = lacking
             self.parameters[name].grad = view
-        self.state.clear_padding(self.received)
+        self.state.clear_padding([name for name in self.received if name not in self.sparse])
         pairs = [(x, g) for x, g in zip(self.given, self.upstream, strict=True) if g is not None]
         if pairs:
             add_to_grad([x for x, _ in pairs], [g for _, g in pairs])
+
+    def _deliver_sparse(self, name: str) -> None:
+        """Set ``.grad`` of a parameter to a sparse tensor ``[M, rows, ...]``, or add it there.
+
+        Raises:
+            FusionError: some blocks have no gradient of it, or a dense one.
+        """
+        parts, parameter = self.sparse[name], self.parameters[name]
+        if sum(len(part) for part in parts) != len(self.state):
+            raise FusionError("members' gradients are sparse and dense", where=name, remedy="leave out sparse=True")
+        grad = parts[0] if len(parts) == 1 else torch.cat(parts)
+        parameter.grad = grad if parameter.grad is None else parameter.grad + grad

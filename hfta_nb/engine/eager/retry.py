@@ -126,7 +126,8 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
     found: Mismatch | None = None
     new_path, comparable = False, verifiable(state)
     while True:
-        restore = state.snapshot(every=comparable or key not in state.proven)
+        # Where gradients are sparse a step must not copy the tables, which known calls leave alone.
+        restore = state.snapshot(every=(comparable and not state.engine.sparse) or key not in state.proven)
         state.engine.process_streams.rewind()
         later = call.eager is not None and may_wait(state, kind, inputs)
         verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)

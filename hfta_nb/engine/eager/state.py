@@ -235,7 +235,8 @@ class ArrayState:
         Args:
             every: save the parameters too, although calls are known to leave them alone.
         """
-        return Snapshot(self, every or self.rewrites is not False)
+        unknown = self.rewrites is None and not self.engine.sparse  # a copy would cost more than such a step
+        return Snapshot(self, every or unknown or bool(self.rewrites))
 
 
 class Snapshot:

@@ -295,6 +295,8 @@ def _closed(state: ArrayState) -> str:
         return "the model writes into tensors that members share"
     if state.engine.learned:
         return "a buffer has a gradient"
+    if state.engine.sparse:
+        return "gradients are sparse"
     if state.settings.as_plain:
         return "the backward may change the model, or the model its parameters"
     return "the model sets attributes on itself" if state.engine.attributes.values else ""

@@ -86,6 +86,7 @@ class Context:
             with.
         once: addresses of the memory of parameters that members hold once.
         apart: a metric has run once per member, all of them with the same kept values.
+        sparse: addresses of parameters whose gradients may be sparse.
     """
 
     indices: Sequence[int]
@@ -107,6 +108,7 @@ class Context:
     copies: set[int] = field(default_factory=set)
     once: set[int] = field(default_factory=set)
     apart: bool = False
+    sparse: set[int] = field(default_factory=set)
 
     @property
     def members(self) -> int:
@@ -129,6 +131,10 @@ class Context:
         """A tensor ``[M, ...]`` as the model sees it, without its member axis."""
         result: Tensor = functorch._add_batch_dim(tensor, 0, self.level)
         return result
+
+    def takes_sparse(self, table: Tensor) -> bool:
+        """True if the gradient of a stacked parameter may be sparse."""
+        return bool(self.sparse) and table.data_ptr() in self.sparse
 
     @contextmanager
     def outside(self) -> Iterator[None]:

@@ -23,33 +23,63 @@ def _mlp(sizes: Sequence[int], last: bool) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class DLRM(nn.Module):
-    """Dense features ``[N, dense]`` and a category per table ``[N, tables]`` to the logit of a click ``[N]``.
+class Interaction(nn.Module):
+    """DLRM without its tables: dense features ``[N, dense]`` and embeddings ``[N, tables, width]`` to the logit of a
+    click ``[N]``."""
 
-    Source: Naumov et al. 2019 (arXiv 1906.00091), with its initialisation. All tables have the same number of rows.
-    """
-
-    def __init__(
-        self, dense: int, tables: int, rows: int, width: int, bottom: Sequence[int], top: Sequence[int]
-    ) -> None:
+    def __init__(self, dense: int, tables: int, width: int, bottom: Sequence[int], top: Sequence[int]) -> None:
         super().__init__()
         self.bottom = _mlp([dense, *bottom, width], last=False)
-        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
-        for table in self.tables.children():
-            nn.init.uniform_(table.weight, -math.sqrt(1 / rows), math.sqrt(1 / rows))  # type: ignore[arg-type]
         pairs = torch.tril_indices(tables + 1, tables + 1, -1)
-        self.register_buffer("pairs", pairs, persistent=False)
+        self.register_buffer("pairs", pairs[0] * (tables + 1) + pairs[1], persistent=False)
         self.top = _mlp([width + pairs.shape[1], *top, 1], last=True)
 
     pairs: Tensor
 
-    def forward(self, dense: Tensor, categories: Tensor) -> Tensor:
+    def forward(self, dense: Tensor, looked_up: Tensor) -> Tensor:
         first = self.bottom(dense)
-        looked_up = [table(categories[:, i : i + 1]) for i, table in enumerate(self.tables)]
-        features = torch.stack([first, *looked_up], 1)
-        products = features @ features.transpose(1, 2)
-        interaction = products[:, self.pairs[0], self.pairs[1]]
-        return self.top(torch.cat([first, interaction], 1)).squeeze(1)
+        features = torch.cat([first.unsqueeze(1), looked_up], 1)
+        products = (features @ features.transpose(1, 2)).flatten(1)
+        return self.top(torch.cat([first, products.index_select(1, self.pairs)], 1)).squeeze(1)
+
+
+class DLRM(Interaction):
+    """Dense features ``[N, dense]`` and categories to the logit of a click ``[N]``.
+
+    Categories are ``[N, tables]``, one per table, or ``[N, tables, L]``, up to L per table, whose embeddings are added
+    up; a negative one is none.
+
+    All tables lie in one `EmbeddingBag`, one after another: one lookup in place of one per table.
+
+    Args:
+        rows: of each table.
+        sparse: the tables' gradients are sparse tensors, for `RowwiseAdagrad` and `SparseAdam`.
+
+    Source: Naumov et al. 2019 (arXiv 1906.00091), with its initialisation; Mudigere et al., ISCA 2022.
+    """
+
+    def __init__(
+        self, dense: int, rows: Sequence[int], width: int, bottom: Sequence[int], top: Sequence[int], sparse: bool
+    ) -> None:
+        super().__init__(dense, len(rows), width, bottom, top)
+        self.tables = nn.EmbeddingBag(sum(rows), width, mode="sum", sparse=sparse)
+        for table in torch.split(self.tables.weight.data, list(rows)):
+            nn.init.uniform_(table, -math.sqrt(1 / len(table)), math.sqrt(1 / len(table)))
+        self.register_buffer("rows", torch.tensor(list(rows)), persistent=False)
+
+    rows: Tensor
+
+    def forward(self, dense: Tensor, categories: Tensor) -> Tensor:
+        several = categories.ndim == 3
+        every, given = categories if several else categories.unsqueeze(2), None
+        rows = self.rows.unsqueeze(1)
+        if several:
+            given = (every >= 0).flatten(0, 1).to(dense.dtype)
+            every = every.clamp(min=0)
+        # Beyond its table lies another one: beyond them all, the lookup is an error.
+        at = torch.where((every >= 0) & (every < rows), every + rows.cumsum(0) - rows, rows.sum()).flatten(0, 1)
+        looked_up = self.tables(at, per_sample_weights=given)
+        return super().forward(dense, looked_up.unflatten(0, categories.shape[:2]))
 
 
 def build(
@@ -61,6 +91,7 @@ def build(
     dense_features: int = 13,
     categorical_features: int = 26,
     categories: int = 1000,
+    sparse: bool = False,
 ) -> nn.Module:
     """DLRM: clicks from dense and categorical features.
 
@@ -68,9 +99,10 @@ def build(
         width: width of an embedding.
         bottom_width, bottom_depth: size of the perceptron on the dense features; its last layer has width `width`.
         top_width, top_depth: size of the perceptron on the products, without its last layer.
+        sparse: the tables' gradients are sparse tensors, for the optimizer "rowwise_adagrad".
     """
     bottom, top = [bottom_width] * bottom_depth, [top_width] * top_depth
-    return DLRM(dense_features, categorical_features, categories, width, bottom, top)
+    return DLRM(dense_features, [categories] * categorical_features, width, bottom, top, sparse)
 
 
 dlrm = from_function(build, name="dlrm", data="clicks", inputs="dense features and categories")

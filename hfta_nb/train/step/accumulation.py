@@ -105,7 +105,8 @@ class Accumulation:
         for name, p in array.named_parameters():
             if p.grad is None:
                 continue
-            part, missing = _times(p.grad / self.every, share), set(array.missing_grads.get(name, ()))
+            grad = p.grad.to_dense() if p.grad.is_sparse and share is not None else p.grad
+            part, missing = _times(grad / self.every, share), set(array.missing_grads.get(name, ()))
             self.lacking[name] = self.lacking.get(name, set(range(len(array)))) & missing
             self.sums[name] = self.sums[name].add_(part) if name in self.sums else part
         self.count += 1

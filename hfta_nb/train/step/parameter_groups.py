@@ -64,22 +64,26 @@ def values_of(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def by_optimizer(module: nn.Module, names: Sequence[str], row: Row) -> list[tuple[list[str], dict[str, Any]]]:
-    """The parameters by optimizer, each with its row: Muon takes matrices, another optimizer the rest."""
+    """The parameters by optimizer, each with its row: Muon takes matrices, row-wise Adagrad embeddings, and another
+    optimizer the rest."""
     other = beside(row)
     if other is None:
         return [(list(names), dict(row))]
-    matrices = _matrices(module, names)
-    rest = [name for name in names if name not in matrices]
-    parts = [([n for n in names if n in matrices], dict(row)), (rest, other)]
+    embeddings = _embeddings(module, names)
+    taken = embeddings if row["optimizer"] == "rowwise_adagrad" else _matrices(module, names) - embeddings
+    rest = [name for name in names if name not in taken]
+    parts = [([n for n in names if n in taken], dict(row)), (rest, other)]
     return [part for part in parts if part[0]]
 
 
 def _matrices(module: nn.Module, names: Collection[str]) -> set[str]:
-    """Parameters of two axes (of a member) that are no embedding."""
-    modules, parameters = dict(module.named_modules()), dict(module.named_parameters())
-    axes = 2 + isinstance(module, FusedArray)
-    return {
-        name
-        for name in names
-        if parameters[name].ndim == axes and not isinstance(modules.get(name.rpartition(".")[0]), nn.Embedding)
-    }
+    """Parameters of two axes (of a member)."""
+    parameters, axes = dict(module.named_parameters()), 2 + isinstance(module, FusedArray)
+    return {name for name in names if parameters[name].ndim == axes}
+
+
+def _embeddings(module: nn.Module, names: Collection[str]) -> set[str]:
+    """The tables of embeddings."""
+    modules = dict(module.named_modules())
+    kinds = nn.Embedding, nn.EmbeddingBag
+    return {name for name in names if isinstance(modules.get(name.rpartition(".")[0]), kinds)}

@@ -1,4 +1,4 @@
-"""One array on several devices: data-parallel training over `torch.distributed`.
+"""One array on several devices over `torch.distributed`: parts of the mini-batch, of tables, or of every matrix.
 
 `DataParallel` is for loops of one's own, under torchrun. `leader.lead` and `followers.Followers` are for studies: rank
 0 trains as ever and tells the other ranks, which are children of its own, what to do.
@@ -9,9 +9,12 @@
 | `ranks` | what the ranks exchange, and how they meet |
 | `batch_norm` | synchronised statistics |
 | `followers`, `batch_parts` | the children of rank 0, and what goes to them |
+| `table_placement`, `sharded_tables` | embedding tables over devices: where they lie, and looking them up |
 | `leader`, `rank_follower`, `step_recipe` | the step of rank 0, and that of the others |
 """
 
 from hfta_nb.workers.distributed.data_parallel import DataParallel
+from hfta_nb.workers.distributed.sharded_tables import ShardedTables
+from hfta_nb.workers.distributed.table_placement import Piece, Placement, place_tables
 
-__all__ = ["DataParallel"]
+__all__ = ["DataParallel", "Piece", "Placement", "ShardedTables", "place_tables"]

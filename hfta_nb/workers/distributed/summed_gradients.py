@@ -37,7 +37,7 @@ def _bring_home(arena: Arena, parameter: nn.Parameter, name: str) -> None:
     """Put a parameter's gradient into its arena."""
     if parameter.grad is not None and not arena.holds_grad(parameter, name):
         view = arena.grad_view(name)
-        view.copy_(parameter.grad)
+        view.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
         parameter.grad = view
 
 
