@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ class Together(nn.Module):
     first: Tensor
 
     def forward(self, categories: Tensor) -> Tensor:
-        return self.tables((categories + self.first).flatten(0, 1)).unflatten(0, categories.shape[:2])
+        found: Tensor = self.tables((categories + self.first).flatten(0, 1))
+        return found.unflatten(0, categories.shape[:2])
 
 
 def loss(output: Tensor, _: Tensor) -> Tensor:
@@ -82,7 +84,7 @@ def by_rows(members: int, rows: int, rounds: int) -> dict[str, Any]:
     ways = {}
     for name, sparse, made in (("rowwise_sparse", True, "RowwiseAdagrad"), ("adagrad_dense", False, "Adagrad")):
         modules: list[nn.Module] = [nn.EmbeddingBag(rows, WIDTH, mode="sum", sparse=sparse) for _ in range(members)]
-        ways[name] = step(modules, index, lambda array, made=made: getattr(hfta.optim, made)(array, lr=0.01))
+        ways[name] = step(modules, index, partial(getattr(hfta.optim, made), lr=0.01))
     return shown({"rows": rows, "ms": milliseconds(laps(ways, rounds, calls=5))})
 
 
@@ -93,7 +95,7 @@ def by_tables(members: int, tables: int, rows: int, rounds: int) -> dict[str, An
         made = hfta.optim.RowwiseAdagrad if sparse else hfta.optim.SGD
         modules: list[nn.Module] = [kind(tables, rows, sparse) for _ in range(members)]
         name = f"{kind.__name__.lower()}_{'sparse' if sparse else 'dense'}"
-        ways[name] = step(modules, index, lambda array, made=made: made(array, lr=0.01))
+        ways[name] = step(modules, index, partial(made, lr=0.01))
     return shown({"tables": tables, "rows": rows, "ms": milliseconds(laps(ways, rounds, calls=3))})
 
 

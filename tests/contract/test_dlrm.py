@@ -85,6 +85,10 @@ class Bagged(nn.Module):
         return made[self.kind]().sin().sum()
 
 
+def _itself(output: Tensor, _: None = None) -> Tensor:
+    return output
+
+
 @pytest.mark.parametrize("own", [False, True], ids=["shared indices", "own indices"])
 @pytest.mark.parametrize("kind", ["sum", "mean", "offsets", "weights", "max", "padding"])
 def test_bags(kind: str, own: bool) -> None:
@@ -93,7 +97,7 @@ def test_bags(kind: str, own: bool) -> None:
     array = hfta.fuse(modules)
     for _ in range(4):  # from the fourth on, replayed
         array.zero_grad()
-        losses = array.backward(lambda output, _=None: output, hfta.per_member(each) if own else index)
+        losses = array.backward(_itself, hfta.per_member(each) if own else index)
     for i, module in enumerate(modules):
         alone = module(each[i])
         alone.backward()
@@ -145,11 +149,11 @@ def test_rowwise_adagrad_is_the_reference(layer: str, sparse: bool) -> None:
         np.testing.assert_allclose(sums[i].numpy(), own, rtol=0, atol=1e-12)
 
 
-class Sizes(TorchDispatchMode):
+class Sizes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The largest result of any call that is no view of an argument."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.largest = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -195,6 +199,7 @@ def test_sparse_gradients_add_up_and_members_are_skipped() -> None:
         for _ in range(2):
             module(index).sin().sum().backward()
     for i, module in enumerate(modules):
+        assert module.weight.grad is not None
         torch.testing.assert_close(array.weight.grad.to_dense()[i], module.weight.grad.to_dense())
     optimizer.step(skip=[1])
     alone = [hfta.optim.RowwiseAdagrad.torch_class(m.parameters(), lr=lr) for m, lr in zip(modules, LRS, strict=True)]

@@ -138,7 +138,7 @@ def _twenty_steps(row: OptimizerRow, dtype: torch.dtype, tolerance: float, devic
     twins.equal(tolerance * max(1.0, grown))
 
 
-by_torch = pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name in ("Adafactor", "Muon", "Rprop")], ids=str)
+by_torch = pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name in ("Adafactor", "Rprop")], ids=str)
 
 
 @by_torch

@@ -246,7 +246,7 @@ def _joined(context: Context, parts: list[Part], i: int, values: list[Tensor]) -
     whole = torch.cat([widened(v, largest) for v in values]) if len(values) > 1 else values[0]
     order = [row for p in parts for row in p.rows]
     if order != sorted(order):
-        whole = whole[[order.index(row) for row in range(len(order))]]
+        whole = rows_of(whole, [order.index(row) for row in range(len(order))])
     return tagged(context.wrapped(whole), list(zip(*boxes, strict=True)))
 
 

@@ -69,7 +69,8 @@ def rows_of(tensor: Tensor, rows: Sequence[int]) -> Tensor:
     """Some members' rows; a view if they are adjacent."""
     if views(rows):
         return tensor[rows[0] : rows[-1] + 1]
-    return tensor[list(rows)]
+    # Its gradient is added row by row; that of ``tensor[rows]`` would be sorted and added entry by entry.
+    return tensor.index_select(0, torch.tensor(rows, device=tensor.device))
 
 
 def views(rows: Sequence[int]) -> bool:
