@@ -146,7 +146,7 @@ def main() -> None:
     parser = options(__doc__, rounds=5)
     parser.add_argument("--tabpack", type=Path, help="folder `src` of a checkout of TabPack")
     parser.add_argument("--members", type=int, default=64)
-    parser.add_argument("--width", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--width", type=int, nargs="+", default=[64, 128])
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
