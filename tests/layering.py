@@ -92,7 +92,8 @@ workers.processes: errors records.events errors.user_frames
 workers.executor_table:
 workers.pools: errors records.events data train.step train.plan train workers.fleet workers.processes
     workers.executor_table workers.distributed
-workers.distributed: errors records.events engine.members engine.array models.metrics train.step workers.processes
+workers.distributed: errors records.events engine.members engine.array models.losses models.metrics models.model_zoo
+    optim train.step workers.processes
 study: HEADLESS engine.comparison engine.distances engine.equality workers.pools figures study.callbacks
 study.executors: errors records.events records.history workers.processes workers.pools study
 figures: errors errors.border records.events search.grid records.history records.speeds search.averages figures.colors
