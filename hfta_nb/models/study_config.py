@@ -108,6 +108,8 @@ class StudyConfig:
             draws. See docs/how_to/data_parallel.md.
         devices_batch_norm: with several devices, "sync" takes the statistics of the whole mini-batch, as one device
             does; "local" those of each device's part.
+        layout: what each of several devices has a part of: the "samples" of a mini-batch, or, in a "mesh" of 4, 9, ...
+            devices, every matrix of the family transformer_lm, for models that don't fit one device.
         share_stream: arrays that read the same stream (a `Dataset`, `DataLoader` or function) take turns, batch by
             batch, as many as fit into memory: each batch is read once for all of them. Results do not depend on it.
             False to train one array after another, each with a stream of its own.
@@ -273,6 +275,7 @@ class StudyConfig:
         low=1,
     )  # fmt: skip
     devices_batch_norm: str = advanced("sync", ALWAYS, choices=("sync", "local"))
+    layout: str = advanced("samples", ALWAYS, choices=("samples", "mesh"))
     share_stream: bool = advanced(True, ALWAYS)
     serial: bool = advanced(False, ALWAYS, "train one variant after another, without fusing")
     slots: int | None = advanced(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -156,6 +157,21 @@ def devices_of(given: Any, device: torch.device) -> int:
         if count > there:
             raise DeviceError("not so many GPUs", where="devices", got=count, accepted=f"1 to {there} from {device} on")
     return count
+
+
+def layout_of(layout: str, devices: int, family: str) -> str:
+    """What each of several devices has a part of.
+
+    Raises:
+        StudyError: a mesh of devices that make no square, or of another family.
+    """
+    if layout == "mesh" and (devices < 4 or math.isqrt(devices) ** 2 != devices):
+        raise StudyError("devices that make no square", where='devices, layout="mesh"', got=devices,
+                         accepted="4, 9, 16, ...")  # fmt: skip
+    if layout == "mesh" and family != "transformer_lm":
+        raise StudyError("a family without blocks", where='layout="mesh"', got=family, accepted="transformer_lm",
+                         remedy='layout="samples"')  # fmt: skip
+    return layout
 
 
 def strategy_of(config: StudyConfig) -> str:

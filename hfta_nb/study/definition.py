@@ -84,6 +84,7 @@ class Definition(StudyState):
         verify: str = "first",
         devices: int = 1,
         devices_batch_norm: str = "sync",
+        layout: str = "samples",
         share_stream: bool = True,
         serial: bool = False,
         slots: int | None = None,
@@ -125,6 +126,7 @@ class Definition(StudyState):
         padding = "never" if config.padding == "auto" and isinstance(config.population, Leader) else config.padding
         self.padding = arguments.padding_of(padding, self.device, self.searcher is not None)
         self.devices = arguments.devices_of(config.devices, self.device)
+        self.layout = arguments.layout_of(config.layout, self.devices, self.family.name)
         self.capacity, self.strategy = arguments.capacity_of(config.capacity), arguments.strategy_of(config)
 
     def _suited(self, data: Any) -> AnyData:

@@ -45,7 +45,8 @@ def run(
 ) -> loop.Events:
     """The work of `Study.run`. It is to be stopped by `control`, not closed."""
     ranks = (1 if study.serial else study.devices), study.devices_batch_norm
-    here = spread(ranks[0] if executor is None else 1, study.device, ranks[1])  # workers start ranks of their own
+    count = ranks[0] if executor is None else 1  # workers start ranks of their own
+    here = spread(count, study.device, ranks[1], layout=study.layout)
     with opened(study, resume, epochs, again) as state, here as prepare:
         if study.run_state.history.edits:  # of some the run may have gone back behind: they are made again
             study.run_state.history.edits = [e for e, _ in study.store.events() if isinstance(e, ev.MemberEdited)]
@@ -295,6 +296,9 @@ def begun(
         again: from the start where a run has ended before its first checkpoint; its events are added to those.
     """
     devices = 1 if study.serial else study.devices
+    if study.layout == "mesh" and executor != "inline":
+        raise StudyError("blocks of matrices train in the process of the run", where='executor, layout="mesh"',
+                         got=executor, accepted="inline")  # fmt: skip
     where = reached(executor, workers, address, devices, study.device.type == "cpu")
     return loop.iterate(study.directory, lambda: run(study, control, resume, epochs, where, again), control)
 

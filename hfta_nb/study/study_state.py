@@ -99,6 +99,7 @@ class StudyState:
     verify: str
     devices: int
     devices_batch_norm: str
+    layout: str
     share_stream: bool
     drop_last: bool
     monitor: str

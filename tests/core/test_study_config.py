@@ -76,7 +76,7 @@ def test_what_differs_from_the_defaults_is_saved_read_and_in_the_code(tmp_path: 
 
 def test_every_saved_argument_is_tried_above() -> None:
     saved = {name for name, known in ARGUMENTS.items() if known.saved != ELSEWHERE}
-    assert saved - OTHERWISE.keys() == {"dtype", "deterministic"}  # not with bf16, nor with a strategy
+    assert saved - OTHERWISE.keys() == {"dtype", "deterministic", "layout"}  # not with bf16, a strategy, an MLP
 
 
 def test_of_the_defaults_only_those_are_saved_that_always_were() -> None:

@@ -10,11 +10,14 @@
 | `batch_norm` | synchronised statistics |
 | `followers`, `batch_parts` | the children of rank 0, and what goes to them |
 | `table_placement`, `sharded_tables` | embedding tables over devices: where they lie, and looking them up |
+| `grid_products`, `transformer_mesh` | matrices in blocks on a square of processes, and a Transformer of them |
+| `mesh_step`, `mesh_leader` | the step of every rank of such a square, and that of rank 0 |
 | `leader`, `rank_follower`, `step_recipe` | the step of rank 0, and that of the others |
 """
 
 from hfta_nb.workers.distributed.data_parallel import DataParallel
 from hfta_nb.workers.distributed.sharded_tables import ShardedTables
 from hfta_nb.workers.distributed.table_placement import Piece, Placement, place_tables
+from hfta_nb.workers.distributed.transformer_mesh import TransformerMesh
 
-__all__ = ["DataParallel", "Piece", "Placement", "ShardedTables", "place_tables"]
+__all__ = ["DataParallel", "Piece", "Placement", "ShardedTables", "TransformerMesh", "place_tables"]

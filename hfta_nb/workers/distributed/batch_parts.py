@@ -71,6 +71,16 @@ class Announced:
         ranks.send([(leaf.to(ranks.device).contiguous(), rank) for leaf, rank in rows if leaf is not None])
         return share(x, 0, sizes)
 
+    def broadcast(self, ranks: Ranks) -> tuple[Any, Any]:
+        """The whole mini-batch, which rank 0 gives to all, tensor by tensor."""
+
+        def given(slot: Slot) -> Any:
+            room = slot.room(ranks.device)
+            ranks.broadcast_(room)
+            return slot.marked(room)
+
+        return _filled(self.x, given), _filled(self.y, given)
+
     def received(self, ranks: Ranks) -> tuple[Any, Any]:
         """This rank's rows of the inputs, and all targets."""
         start, stop = bounds(ranks.rank, sizes_of(self.samples, ranks.size))

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from hfta_nb.errors import DistributedError, WorkerError
+from hfta_nb.workers.distributed.grid_products import Grid
 from hfta_nb.workers.distributed.rank_follower import Follower
-from hfta_nb.workers.distributed.ranks import Meet, Ranks, connected_by, met_in_file
+from hfta_nb.workers.distributed.ranks import Meet, Ranks, connected_by, lines_of, met_in_file
 from hfta_nb.workers.processes import cores, pickling
 from hfta_nb.workers.processes.child import Send, packed, surroundings
 from hfta_nb.workers.processes.child_process import Child, ChildProcess, Ended
@@ -53,6 +54,7 @@ class Followers:
         self._gone: dict[int, str] = {}
         self._changed = threading.Condition()
         self._calls = 0
+        self._grid: Grid | None = None
         self._undo = contextlib.ExitStack()
         try:
             store, host, meet = self.open()
@@ -63,6 +65,7 @@ class Followers:
                 for rank in range(1, size):
                     self._call([rank], "join", meet, rank, size, self.device_of(rank), self.timeout_s)
                 self.ranks = connected_by(store, 0, size, device, self.timeout_s, host)
+                self._lines = partial(lines_of, store, 0, size, device, self.timeout_s, host)
         except BaseException:
             self.close()
             raise
@@ -76,6 +79,12 @@ class Followers:
         if self._gone:
             raise _lost(self._gone)
         self._call(range(1, self.size), command, *given)
+
+    def grid(self) -> Grid:
+        """The ranks as a square; the others make it when they are told to build a mesh."""
+        if self._grid is None:
+            self._grid = Grid(self.ranks, *self._lines())
+        return self._grid
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from hfta_nb.train.step.rollback import on_host
 from hfta_nb.workers.distributed.batch_parts import Announced
 from hfta_nb.workers.distributed.data_parallel import DataParallel
 from hfta_nb.workers.distributed.followers import Followers
+from hfta_nb.workers.distributed.mesh_leader import lead_mesh
 from hfta_nb.workers.distributed.step_recipe import Recipe
 
 Start: TypeAlias = Callable[[int, torch.device], Followers]
@@ -116,7 +117,7 @@ def lead(others: Followers, batch_norm: str, step: Step) -> Step:
 
 @contextmanager
 def spread(
-    devices: int, device: torch.device, batch_norm: str, start: Start = Followers
+    devices: int, device: torch.device, batch_norm: str, start: Start = Followers, layout: str = "samples"
 ) -> Iterator[Callable[[Step], Step] | None]:
     """Within, the processes of the other devices are there.
 
@@ -124,6 +125,7 @@ def spread(
         devices: how many train each array together.
         device: the first of them.
         batch_norm: see `DataParallel`.
+        layout: what each of them has a part of, "samples" or, as a "mesh", every matrix.
         start: starts these processes.
 
     Returns:
@@ -137,6 +139,6 @@ def spread(
         return
     others = start(devices, device)
     try:
-        yield partial(lead, others, batch_norm)
+        yield partial(lead_mesh, others) if layout == "mesh" else partial(lead, others, batch_norm)
     finally:
         others.close()

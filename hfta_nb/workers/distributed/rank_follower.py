@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,9 @@ from hfta_nb.records.events import Control
 from hfta_nb.train.step import ArrayStep
 from hfta_nb.workers.distributed.batch_parts import Announced
 from hfta_nb.workers.distributed.data_parallel import DataParallel
-from hfta_nb.workers.distributed.ranks import Meet, Ranks, connected_by
+from hfta_nb.workers.distributed.grid_products import Grid
+from hfta_nb.workers.distributed.mesh_step import MeshStep
+from hfta_nb.workers.distributed.ranks import Meet, Ranks, connected_by, lines_of
 from hfta_nb.workers.distributed.step_recipe import Recipe
 from hfta_nb.workers.processes import pickling
 from hfta_nb.workers.processes.child import Send, Task
@@ -23,6 +27,9 @@ class Follower(Task):
     ranks: Ranks
     step: ArrayStep
     parallel: DataParallel
+    lines: Callable[[], tuple[Ranks, Ranks]]
+    meshed: MeshStep | None = None
+    grid: Grid | None = None
 
     def do(self, call: Message, payload: bytes, control: Control, report: Send) -> None:
         """Do what is told: one of the methods below."""
@@ -35,6 +42,7 @@ class Follower(Task):
             torch.cuda.set_device(own)
         store, host = meet(rank)
         self.ranks = connected_by(store, rank, size, own, timeout_s, host)
+        self.lines = partial(lines_of, store, rank, size, own, timeout_s, host)
 
     def build(self, recipe: Recipe) -> None:
         self.step = recipe.build(self.ranks.device)
@@ -60,10 +68,32 @@ class Follower(Task):
 
     def end_epoch(self) -> None:
         self.step.end_epoch()
-        self.parallel.check()
+        if self.meshed is None:
+            self.parallel.check()
 
     def end_validation(self, values: list[float]) -> None:
         self.step.end_validation(values)
 
     def step_lr_schedulers(self) -> None:
         self.step.step_lr_schedulers()
+
+    # In blocks on a square of ranks.
+
+    def mesh(self, recipe: Recipe) -> None:
+        self.grid = self.grid or Grid(self.ranks, *self.lines())
+        self._take(MeshStep(recipe, self.grid))
+
+    def _take(self, meshed: MeshStep) -> None:
+        self.meshed, self.step = meshed, meshed.step
+
+    def mesh_train(self, batch: Announced) -> None:
+        self.step.train(*batch.broadcast(self.ranks))
+
+    def mesh_evaluate(self, batch: Announced) -> None:
+        self.step.evaluate(*batch.broadcast(self.ranks))
+
+    def mesh_do(self, what: str, *given: Any) -> None:
+        """Take part in what `MeshStep` does."""
+        found = getattr(self.meshed, what)(*given)
+        if isinstance(found, MeshStep):
+            self._take(found)

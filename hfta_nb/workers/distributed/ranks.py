@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -47,14 +48,25 @@ class Ranks:
         self._reduce(room, dist.ReduceOp.MIN)
         return int(room.item())
 
-    def broadcast_(self, tensor: Tensor) -> None:
-        """Replace a tensor by that of rank 0."""
+    def largest_(self, tensor: Tensor) -> None:
+        """Replace each entry of a contiguous tensor by its largest of all ranks."""
+        self._reduce(tensor, dist.ReduceOp.MAX)
+
+    def broadcast_(self, tensor: Tensor, source: int = 0) -> None:
+        """Replace a tensor by that of a rank."""
         there = tensor.to(self.device).contiguous()
-        flat = _bytes(there)
+        flat, options = _bytes(there), dist.BroadcastOptions()
+        options.rootRank = source
         if flat.numel():
-            self._do(lambda: self._group.broadcast([flat], dist.BroadcastOptions()))  # rank 0 is its default
-        if self.rank and there is not tensor:
+            self._do(lambda: self._group.broadcast([flat], options))
+        if self.rank != source and there is not tensor:
             tensor.copy_(there)
+
+    def sum_to_(self, tensor: Tensor, target: int) -> None:
+        """Replace a contiguous tensor by its sum over all ranks, on one of them; on the others it is used up."""
+        options = dist.ReduceOptions()
+        options.rootRank = target
+        self._do(lambda: self._group.reduce([tensor], options))
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor, all of one shape."""
@@ -166,6 +178,20 @@ def connected_by(store: Any, rank: int, size: int, device: torch.device, timeout
         for name, value in {"_timeout": limit, "_devices": [own]}.items():  # torch has no other names for them
             setattr(gloo, name, value)
         return Ranks(dist.ProcessGroupGloo(store, rank, size, gloo), device)
+
+
+def lines_of(
+    store: Any, rank: int, size: int, device: torch.device, timeout_s: float, host: str
+) -> tuple[Ranks, Ranks]:
+    """The ranks in the own row, and those in the own column, of a square of ranks; arguments as `connected_by`."""
+    q = math.isqrt(size)
+    row, column = divmod(rank, q)
+    torch_dist: Any = dist  # not all of it is typed
+    found = [
+        connected_by(torch_dist.PrefixStore(f"{name} {line}", store), place, q, device, timeout_s, host)
+        for name, line, place in (("row", row, column), ("column", column, row))
+    ]
+    return found[0], found[1]
 
 
 @contextmanager

@@ -70,8 +70,11 @@ class Recipe:
         if self.checkpointed:
             checkpoint(array, True)
         precision = Precision(self.precision, device)
-        metrics = {"nothing": Metric(_nothing, additive=True)} if self.metrics else {}
-        return ArrayStep(array, self.rows, self.objective, metrics, self.epochs, precision, self.steps_per_epoch)
+        return ArrayStep(array, self.rows, self.objective, self.beside(), self.epochs, precision, self.steps_per_epoch)
+
+    def beside(self) -> dict[str, Metric]:
+        """What a rank beside rank 0 computes where that evaluates metrics."""
+        return {"nothing": Metric(_nothing, additive=True)} if self.metrics else {}
 
 
 def _nothing(output: Any, target: Any) -> Tensor:
