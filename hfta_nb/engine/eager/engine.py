@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.eager.after_backward import BackwardChanges
-from hfta_nb.engine.eager.attributes import AttributeKey, Attributes, tracked_attributes
+from hfta_nb.engine.eager.attributes import AttributeKey, Attributes, is_ordinary, tracked_attributes
 from hfta_nb.engine.eager.block_results import concatenate
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.checkpointing import recomputed_alone
@@ -27,6 +27,7 @@ from hfta_nb.engine.eager.shown_attributes import ShownAttributes
 from hfta_nb.engine.eager.unused import note_usage
 from hfta_nb.engine.members.arena import is_held_once
 from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.members.held_values import walk
 from hfta_nb.engine.members.process_streams import ProcessStreams
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 from hfta_nb.engine.members.tree import flatten, tensor_map, unflatten
@@ -240,10 +241,10 @@ class Engine:
             self._note_views(changes, executable.buffers)
             if self.paths is not None and context.path is not None:
                 self.paths.add(context.path.value)
-            if not executable.padded:
-                self.attributes.keep_block(context.indices, changes, context)
-            elif any(not _own(value, state) for value in changes.values()):
+            kept = {place: v for place, v in changes.items() if not executable.padded or not _own(v, state)}
+            if executable.padded and not all(self._is_everyones(*place, members) for place in kept.items()):
                 raise Disagreement("the model keeps values on itself, which members of other sizes can't share")
+            self.attributes.keep_block(context.indices, kept, context)
             values, static["rebuild"] = flatten(result)
             static["leaves"], static["replaced"] = values, list(replaced)
             for value in values:
@@ -266,6 +267,18 @@ class Engine:
         left = iter(results)
         values = [next(left) if isinstance(v, Tensor) else v for v in static["leaves"]]
         return unflatten(static["rebuild"], values)
+
+    def _is_everyones(self, place: AttributeKey, value: Any, members: Sequence[int]) -> bool:
+        """Whether a value that members of unlike architecture have set together is that of each: it has no tensors and
+        no numbers of theirs, and is in the same submodule of all."""
+        assert self.architectures is not None  # of like members, any value is
+        paths = [self.architectures.paths(member) for member in members]
+        parts = list(walk([value]))
+        return (
+            is_ordinary(place[1])
+            and all(own.get(place[0]) == place[0] for own in paths)
+            and not any(isinstance(part, Tensor | nn.Module | int | float) for part in parts)
+        )
 
     def member_module(self, member: int) -> nn.Module:
         """The module that a member runs through alone."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.padded.compare import Comparison
 from hfta_nb.engine.padded.member_numbers import vary
+from hfta_nb.engine.padded.records import keeps_records, recorded, unread
 from hfta_nb.engine.padded.size_groups import PerMemberFunction
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
@@ -34,6 +35,8 @@ def reconcilable(x: Any, y: Any, comparison: Comparison, depth: int = 0) -> bool
     if isinstance(x, dict):
         return list(x) == list(y) and all(reconcilable(x[k], y[k], comparison, depth + 1) for k in x)
     own = getattr(x, "__dict__", None)
+    if keeps_records(x):
+        return unread(x, y)
     return bool(own) and reconcilable(dict(x.__dict__), dict(y.__dict__), comparison, depth + 1)
 
 
@@ -42,6 +45,8 @@ def reconciled(values: Sequence[Any]) -> Any:
     first = values[0]
     if all(v is first for v in values):
         return first
+    if keeps_records(first):
+        return recorded(values)
     if isinstance(first, bool):
         return first
     if all(isinstance(v, int | float) for v in values):

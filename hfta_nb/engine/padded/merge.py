@@ -19,6 +19,7 @@ from hfta_nb.engine.members.marks import marked
 from hfta_nb.engine.padded.align import aligned
 from hfta_nb.engine.padded.attribute_values import reconcilable, reconciled
 from hfta_nb.engine.padded.compare import INTERNAL, Comparison
+from hfta_nb.engine.padded.records import keeps_records, recorded, unread
 from hfta_nb.engine.padded.unlike import Holder, Unlike
 from hfta_nb.engine.padded.why import REMEDY, Why, ends_apart
 from hfta_nb.errors import FusionError
@@ -37,7 +38,8 @@ class Site:
         """Set the attribute to the values of these members, without those that lack the module."""
         present = [self.values[a] for a in architectures if a in self.values]
         if present:
-            self.module.__dict__[self.name] = reconciled(present)
+            together = recorded if keeps_records(self.module) else reconciled
+            self.module.__dict__[self.name] = together(present)
 
 
 class ApartError(FusionError):
@@ -125,6 +127,8 @@ class Merger:
                 which = "first" if key in left else "second"
                 return Why.of(where, f"only the {which} has this attribute", "give it to both, or to neither")
             if _holds_own(left[key]) and _holds_own(right[key]):
+                continue
+            if keeps_records(a) and unread(left[key], right[key]):
                 continue
             if not reconcilable(left[key], right[key], comparison):
                 text = f"{_brief(left[key])} and {_brief(right[key])}"
