@@ -42,12 +42,18 @@ class PeftRow:
     causal: bool = False
     layers: int = 1
 
+    x = X
+
+    def base(self) -> nn.Module:
+        """The model without an adapter."""
+        return copy.deepcopy(_base(self.causal, self.layers))
+
     def members(self, enable: Callable[[nn.Module], Any] = lambda module: None) -> list[nn.Module]:
         """Plain modules in float64 with equal bases; `enable` is called with each base."""
         found = []
         peft = package("peft")
         for i, knobs in enumerate(self.knobs):
-            base = copy.deepcopy(_base(self.causal, self.layers))
+            base = self.base()
             enable(base)
             torch.manual_seed(10 + i)
             task = "CAUSAL_LM" if self.causal else "SEQ_CLS"

@@ -68,6 +68,14 @@ def test_members_are_what_peft_makes_of_them_alone(row: PeftRow) -> None:
     padding_is_zero(array)
 
 
+def test_a_layer_without_an_adapter_is_the_one_with_it() -> None:
+    """It is no second parameter, and no second product."""
+    array = hfta.fuse(ROWS[0].members(), SEEDS)
+    names = [name for name, _ in array.named_parameters() if "base_layer" in name or ".dense.weight" in name]
+    assert not {name.replace(".base_layer", "") for name in names if "base_layer" in name} & {*names}
+    assert sum(name.endswith("base_layer.weight") for name in names) == 7
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ALONE)
 def test_padding_stays_zero_under_weight_decay(kind: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -18,7 +19,7 @@ from hfta_nb.engine.eager.user_warnings import warn
 from hfta_nb.engine.members.generators import MemberGenerators, State
 from hfta_nb.engine.padded.runtime import architectures_of
 from hfta_nb.errors import FusionError
-from hfta_nb.errors.border import STATE, TRUTH, takes
+from hfta_nb.errors.border import PATH, STATE, TRUTH, takes
 
 STREAMS = KEY
 """The key of the members' random streams."""
@@ -104,6 +105,32 @@ class Savable(nn.Module):
         of = {i: {k: v[i] for k, v in rows.items()} for i in range(len(self.generators))}
         put_extra_states(self._state, of)
         return found
+
+    @takes(FusionError, folder=PATH)
+    def save_pretrained(self, folder: str | Path, **options: Any) -> list[Path]:
+        """Write each member to a folder of its own by its own `save_pretrained`, as models of transformers have it; a
+        model of peft writes its adapter alone.
+
+        Args:
+            folder: is made, if need be; member i is written to ``folder/i``.
+            options: of the members' own `save_pretrained`.
+
+        Returns:
+            The members' folders.
+
+        Raises:
+            FusionError: the members have no such method.
+        """
+        kind = type(self._state.skeleton)
+        if not callable(getattr(kind, "save_pretrained", None)):
+            raise FusionError("has no save_pretrained", where=kind.__name__, got=kind,
+                              accepted="models of transformers or peft, or others with this method",
+                              remedy="torch.save(array[i].state_dict(), path)")  # fmt: skip
+        folders = [Path(folder) / str(index) for index in range(len(self.generators))]
+        for index, own in enumerate(folders):
+            member: Any = self[index]  # type: ignore[index]
+            member.save_pretrained(own, **options)
+        return folders
 
     def _refuse_plain(self, state_dict: Mapping[str, Any]) -> None:
         """Refuse the state of one plain module, all of whose tensors lack the member axis."""

@@ -10,7 +10,8 @@ Open `blueprint.py` first, then `runtime.py`.
 | file | what is in it |
 |---|---|
 | `compare`, `align`, `why` | the difference that prevents two modules from being fused, in words |
-| `merge`, `blueprint`, `attribute_values`, `records` | the skeleton, and the positions of members in it |
+| `merge`, `blueprint`, `attribute_values` | the skeleton, and the positions of members in it |
+| `records`, `absent_adapters` | what members with unlike adapters of peft have in common |
 | `runtime`, `unlike`, `size_groups` | the modules that an engine runs; members of one architecture by themselves |
 | `preallocated` | members of other sizes in the places of those that leave |
 | `mode`, `rules/`, `tags`, `member_numbers` | tracking of padding while a model runs |

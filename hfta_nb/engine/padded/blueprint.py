@@ -32,6 +32,7 @@ class Blueprint:
         every_name: the same with all names of a tied tensor.
         modules: by architecture, from its own paths of modules to those of the skeleton.
         shapes: by architecture and own name, the shape.
+        absent, completed: see `Merger`.
         preallocated: whether member i has architecture i, and that alone; see `padded.preallocated`.
         rooms: the modules that the skeleton was merged from: there is room for each.
 
@@ -57,7 +58,8 @@ class Blueprint:
         self.skeleton, room_of, self._room_modules = merger.merge(), self._room_of, merger.modules
         self.names, self.modules = [dict(merger.names[r]) for r in room_of], [merger.modules[r] for r in room_of]
         self.every_name = [merger.every_name[r] for r in room_of]
-        self.sites = merger.sites
+        self.absent = [merger.absent[r] for r in room_of]
+        self.completed, self.sites = merger.completed, merger.sites
         for keyed in [*(s.values for s in merger.sites), *(u.kind_of for u in merger.unlikes)]:
             by_room: dict[int, Any] = dict(keyed)
             keyed.clear()
@@ -123,7 +125,8 @@ class Blueprint:
         for site in self.sites:
             own = own_path.get(here.get(id(site.module), ""))
             if own is not None and id(site.module) in here and architecture in site.values:
-                site.values[architecture] = template.get_submodule(own).__dict__[site.name]
+                held = template.get_submodule(own).__dict__  # which an added adapter is not in
+                site.values[architecture] = held.get(site.name, site.values[architecture])
 
     def boxes(self, architecture: int) -> dict[str, tuple[int, ...]]:
         """An architecture's shapes, by name in the skeleton."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.members.held_losses import losses_of
 from hfta_nb.engine.members.marks import marked
+from hfta_nb.engine.padded.absent_adapters import is_low_rank, with_rank_zero
 from hfta_nb.engine.padded.align import aligned
 from hfta_nb.engine.padded.attribute_values import reconcilable, reconciled
 from hfta_nb.engine.padded.compare import INTERNAL, Comparison
@@ -88,6 +89,8 @@ class Merger:
         every_name: the same, with all names of a tied tensor.
         modules: by architecture, from its own paths of modules to paths of the skeleton.
         unlikes: all `Unlike` modules, those within others too.
+        completed: paths in the skeleton of layers with an adapter that some architectures lack.
+        absent: by architecture, the shapes of the tensors of adapters that it lacks, by name in the skeleton.
 
     Raises:
         FusionError: from `merge`, if the modules have nothing in common to fuse.
@@ -99,7 +102,10 @@ class Merger:
         self.unlikes: list[Unlike] = []
         self.names: list[dict[str, str]] = [{} for _ in templates]
         self.modules: list[dict[str, str]] = [{} for _ in templates]
+        self.completed: set[str] = set()
+        self.absent: list[dict[str, tuple[int, ...]]] = [{} for _ in templates]
         self._twins: dict[tuple[int, int], Tensor] = {}
+        self._added: dict[int, nn.Module] = {}
 
     def merge(self) -> nn.Module:
         mods = dict(enumerate(self.templates))
@@ -140,6 +146,7 @@ class Merger:
     def _merged(self, mods: Mods, absent: Sequence[int], own: dict[int, str], path: str) -> nn.Module:
         """The module for one position: a merged copy if all architectures have one that can be merged, otherwise
         `Unlike`."""
+        mods = self._completed(mods, path)
         groups: list[list[int]] = []
         for a in mods:
             home = next((g for g in groups if self.apart(mods[g[0]], mods[a]) is None), None)
@@ -161,6 +168,21 @@ class Merger:
         self.unlikes.append(unlike)
         return unlike
 
+    def _completed(self, mods: Mods, path: str) -> Mods:
+        """The modules, with an adapter of rank 0 around each that is another's without an adapter."""
+        adapters = [m for m in mods.values() if is_low_rank(m)]
+        if not adapters:
+            return mods
+        found = dict(mods)
+        for a, module in mods.items():
+            fits = (m for m in adapters if self.apart(m._modules["base_layer"], module, path) is None)  # type: ignore[arg-type]
+            if not is_low_rank(module) and (adapter := next(fits, None)) is not None:
+                found[a] = shell = with_rank_zero(adapter, module)
+                others = {*module.modules(), *adapter.modules()}
+                self._added |= {id(part): part for part in shell.modules() if part not in others}
+                self.completed.add(path)
+        return found
+
     def _shell(self, mods: Mods, own: Mapping[int, str], path: str) -> nn.Module:
         """A copy of the largest module, with padded tensors and merged children."""
         base = max(mods, key=lambda a: (len(mods[a]._modules), -a))
@@ -171,7 +193,7 @@ class Merger:
         for name in [k for k in shell.__dict__ if k.endswith("_hooks")]:
             shell.__dict__[name] = shell.__dict__[name].copy()
         for a in mods:
-            self.modules[a][own[a]] = path
+            self.modules[a].setdefault(own[a], path)  # a plain layer within an added adapter stands for both
         place = _Place(shell, mods, own, path, base)
         self._add_tensors(place)
         self._add_children(place)
@@ -186,8 +208,12 @@ class Merger:
                     continue
                 new = self._union({a: getattr(m, kind)[key] for a, m in place.mods.items()})
                 getattr(place.shell, kind)[key] = place.replaced[id(tensor)] = new
-                for a in place.mods:
-                    self.names[a][_dotted(place.own[a], key)] = _dotted(place.path, key)
+                target = _dotted(place.path, key)
+                for a, module in place.mods.items():
+                    if id(module) in self._added:
+                        self.absent[a][target] = tuple(getattr(module, kind)[key].shape)
+                    else:
+                        self.names[a][_dotted(place.own[a], key)] = target
 
     def _union(self, each: Mapping[int, Tensor]) -> Tensor:
         """A tensor that is large enough for every architecture; the same object for tensors that are tied in all of
@@ -214,7 +240,10 @@ class Merger:
             if not each:
                 shell._modules[name] = None
                 continue
-            paths = {a: _dotted(place.own[a], child) for a, child in slot.items()}
+            paths = {
+                a: place.own[a] if id(mods[a]) in self._added else _dotted(place.own[a], child)
+                for a, child in slot.items()
+            }
             absent = [a for a in mods if a not in each]
             new = self._merged(each, absent, paths, _dotted(place.path, name))
             shell._modules[name] = new

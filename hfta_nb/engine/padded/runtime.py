@@ -168,7 +168,13 @@ class PaddedArchitectures:
     def set_fallbacks(self, paths: Collection[str], separate_reason: str) -> None:
         """Set which submodules run each architecture separately; with a `separate_reason`, the whole model does."""
         self.separate_reason = separate_reason
-        self._handlers = {path: by_architecture(self.blueprint, path) for path in paths}
+        whole = {self._whole(path) for path in paths}
+        self._handlers = {path: by_architecture(self.blueprint, path) for path in whole}
+
+    def _whole(self, path: str) -> str:
+        """The path, or that of the layer with an adapter around it which some architectures lack."""
+        around = (outer for outer in self.blueprint.completed if path.startswith(f"{outer}."))
+        return min(around, key=len, default=path)
 
     def member(self, index: int, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> nn.Module:
         """A member as its own plain module, with copies of its tensors."""
@@ -229,7 +235,7 @@ class PaddedArchitectures:
         )
 
     def _unlike(self, run: BlockTensors, of: list[int]) -> ExecutableModule:
-        boxes = [self.blueprint.boxes(a) for a in of]
+        boxes = [{**self.blueprint.absent[a], **self.blueprint.boxes(a)} for a in of]
         tags: dict[str, Tag] = {}
         copies = []
         parts: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
