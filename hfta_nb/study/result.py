@@ -25,7 +25,7 @@ from hfta_nb.train.step import unpacked_states
 
 _TENSORS = Kind("not inputs", "a tensor, or a tuple or dict of tensors",
                 lambda x: all(isinstance(t, torch.Tensor) and not t.is_meta for t in leaves(x)))  # fmt: skip
-_MOMENT = Kind("no moment", '"best", "last" or the number of an epoch', lambda v: isinstance(v, str) or whole(v))
+MOMENT = Kind("no moment", '"best", "last" or the number of an epoch', lambda v: isinstance(v, str) or whole(v))
 
 
 class Result:
@@ -59,7 +59,7 @@ class Result:
         best = [keeping.BEST] if store.weights_path(self.variant.id).exists() else []
         return [*best, *rungs, *(keeping.LAST for moment in others if moment == keeping.LAST)]
 
-    @takes(StoreError, at=_MOMENT)
+    @takes(StoreError, at=MOMENT)
     def module(self, at: str | int = keeping.BEST) -> nn.Module:
         """Its weights in a plain module, in eval mode: nothing of hfta_nb in it.
 
@@ -75,7 +75,7 @@ class Result:
         take_losses(module)
         return module.eval()
 
-    @takes(StoreError, at=_MOMENT)
+    @takes(StoreError, at=MOMENT)
     def loss(self, at: str | int = keeping.BEST) -> Any:
         """Its loss; one with parameters, as it was trained with the member, in a plain module.
 
@@ -117,7 +117,7 @@ class Result:
             ) from error
         return module
 
-    @takes(StoreError, folder=PATH, at=_MOMENT)
+    @takes(StoreError, folder=PATH, at=MOMENT)
     def save_pretrained(self, folder: str | Path, at: str | int = keeping.BEST, **options: Any) -> Path:
         """Write its module by the module's own `save_pretrained`, as models of transformers have it: the weights as
         safetensors, and the configuration. ``from_pretrained(folder)`` reads it, without hfta_nb.

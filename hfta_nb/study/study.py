@@ -18,6 +18,7 @@ from hfta_nb.study import (
     code,
     definition_files,
     exporting,
+    keeping,
     reading,
     result_tables,
     running,
@@ -29,7 +30,7 @@ from hfta_nb.study.definition import Definition
 from hfta_nb.study.ensembles import EnsembleResult, ensemble
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.restoring import restored
-from hfta_nb.study.result import Result
+from hfta_nb.study.result import MOMENT, Result
 from hfta_nb.study.study_state import variant_of
 
 if TYPE_CHECKING:
@@ -212,6 +213,26 @@ class Study(Analysis, Checking, Definition):
             StudyError: there is no such variant.
         """
         return Result(self, variant_of(self, id))
+
+    @takes(StoreError, folder=PATH, at=MOMENT)
+    def save_pretrained(self, folder: str | Path, at: str | int = keeping.BEST, **options: Any) -> dict[int, Path]:
+        """Write each member to a folder of its own, as `Result.save_pretrained` does: of models of peft, the adapters.
+
+        Args:
+            folder: is made, if need be; member 3 is written to ``folder/3``.
+            at: as for `Result.module`; members of which these weights are not kept are left out.
+            options: of the modules' own `save_pretrained`.
+
+        Returns:
+            The folders by member.
+
+        Raises:
+            StoreError: no such weights were saved (yet), the modules have no such method, or it can't be written.
+        """
+        kept = [one for one in map(self.member, (v.id for v in self.variants)) if at in one.checkpoints]
+        if not kept:
+            raise StoreError("no member has such weights", where=f"save_pretrained of {self.name}", got=at)
+        return {one.variant.id: one.save_pretrained(Path(folder) / str(one.variant.id), at, **options) for one in kept}
 
     @takes(StudyError, members=NUMBERS.or_none, snapshots=FLAG, most=WHOLE)
     def ensemble(

@@ -59,7 +59,7 @@ class PeftRow:
             task = "CAUSAL_LM" if self.causal else "SEQ_CLS"
             config = getattr(peft, self.kind)(task_type=task, **copy.deepcopy({**self.common, **knobs}))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of names in transformers that are to go, and of Conv1D
+                warnings.filterwarnings("ignore", "fan_in_fan_out is set to False but the target module is `Conv1D`")
                 found.append(peft.get_peft_model(base, config))
             for name, p in found[-1].named_parameters():
                 if "lora_B" in name:  # begins with zeros, and so would the gradients of the others

@@ -1,6 +1,7 @@
 """Families by the name of a constructor: ``torchvision.models.resnet18``, ``timm.vit_tiny_patch16_224``,
 ``transformers.BertForMaskedLM``, ``package.module.Class``; with a colon, that of a saved model:
-``transformers:folder``, ``transformers.AutoModelForSequenceClassification:folder``, ``timm:resnet18``.
+``transformers:folder``, ``transformers.AutoModelForSequenceClassification:folder``, ``timm:resnet18``; or that of a way
+to fine-tune it, ``lora_classifier:folder``.
 
 Names can come from a file (a saved study), so not every importable object is called: classes must be modules, and
 functions must be annotated to return a module or belong to the packages above.
@@ -20,7 +21,7 @@ from torch import nn
 
 from hfta_nb.errors import FamilyError
 from hfta_nb.models import weights as files
-from hfta_nb.models.model_zoo import pretrained
+from hfta_nb.models.model_zoo import fine_tuning, pretrained
 from hfta_nb.models.model_zoo.dotted import KNOWN_PACKAGES, find, package, unknown
 from hfta_nb.models.model_zoo.signatures import WITHOUT, Parameters, first_line, is_plain, returned
 from hfta_nb.models.recipes import DEFAULT_DATA, Family
@@ -243,15 +244,17 @@ def _make_transformer(
 def _of_saved(path: str, name: str, folder: Path, changed_ns: int) -> Recipe:
     """Of a model of transformers that was saved to a folder, whose configuration gives the sizes and the defaults."""
     config = pretrained.config_of(folder, path)
-    kind = pretrained.class_of(name, config, path)
+    kind = pretrained.class_of(fine_tuning.CLASSES.get(name, name), config, path)
     fields = _fields(path, type(config))
     saved = {n: getattr(config, n, a.default) for n, a in fields.axes.items()}
     axes = {n: replace(a, default=saved[n]) if is_plain(saved[n]) else a for n, a in fields.axes.items()}
     task, data = _head(kind)
     make = functools.partial(_make_saved, path, kind, folder, "use_cache" in fields.names)
+    axes |= pretrained.axes(pretrained.PRETRAINED)
+    if name in fine_tuning.CLASSES:
+        axes, make = fine_tuning.axes(name, axes), functools.partial(fine_tuning.build, name, make, path)
     tasks = (task,) if task else ()
-    return Recipe(make, axes | pretrained.axes(pretrained.PRETRAINED), _labels(kind), (), False, tasks,
-                  data or DEFAULT_DATA, first_line(kind))  # fmt: skip
+    return Recipe(make, axes, _labels(kind), (), False, tasks, data or DEFAULT_DATA, first_line(kind))
 
 
 def _make_saved(

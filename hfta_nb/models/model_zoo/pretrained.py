@@ -84,7 +84,8 @@ def transformer(kind: type[nn.Module], config: Any, source: str | Path | None, t
         kind: its class.
         config: its configuration.
         source: of the weights; None for random ones.
-        train: see `weights.freeze`.
+        train: see `weights.freeze`; or a function that returns the names of what is trained, of the model and the names
+            of what begins anew.
 
     Raises:
         FamilyError: the weights are not there, or not those of the model.
@@ -97,6 +98,7 @@ def transformer(kind: type[nn.Module], config: Any, source: str | Path | None, t
         model, begun = _loaded_transformer(kind, config, state, f"weights {source}")
     names = [name for name, _ in model.named_parameters()]
     base = [name for name in names if name.startswith(_base(kind))]
+    train = train(model, [n for n in names if n in begun]) if callable(train) else train
     files.freeze(model, train, [n for n in names if n in begun or (base and n not in base)])
     files.hold_once(model, state)
     found: nn.Module = model.train()

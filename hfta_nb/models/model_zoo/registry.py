@@ -10,6 +10,7 @@ from torch import nn
 
 from hfta_nb.data import AnyData
 from hfta_nb.errors import FamilyError
+from hfta_nb.models.model_zoo import fine_tuning
 from hfta_nb.models.model_zoo.built_in import BUILT_IN
 from hfta_nb.models.model_zoo.dotted import is_constructor
 from hfta_nb.models.recipes import inputs
@@ -58,7 +59,9 @@ def family(given: Any = None, /, **options: Any) -> Any:
             ``package.module.Class`` that is an `nn.Module`. Its signature (for transformers, the configuration's) gives
             the axes; weights are random, unless the axis `weights` of timm's and transformers' says otherwise. One
             with a colon is that of a saved model, with its weights: ``transformers:folder``,
-            ``transformers.AutoModelForSequenceClassification:folder``, ``timm:resnet18``. Nothing is downloaded.
+            ``transformers.AutoModelForSequenceClassification:folder``, ``timm:resnet18``; ``lora_classifier:folder``,
+            ``lora_causal_lm:folder``, ``linear_probe:folder`` and ``finetune:folder`` say how it is fine-tuned. Nothing
+            is downloaded.
         options: `name`, `data`, `tasks`, `loss`, `metrics`, `help`, `phases`, `defaults`, `monitor`, `inputs` of the
             new family; see `Family`.
 
@@ -92,13 +95,14 @@ def _lookup(name: str) -> Family:
         _load_others()
     if name not in _registered:
         close = difflib.get_close_matches(name, _registered, 1)
+        tuning = f"name the folder of the saved model as well: {name}:FOLDER" if name in fine_tuning.CLASSES else ""
         raise FamilyError(
             "unknown family",
             where="family",
             got=name,
             accepted=", ".join(_registered),
-            remedy=f"did you mean {close[0]}?"
-            if close
+            remedy=tuning or f"did you mean {close[0]}?"
+            if tuning or close
             else "define it with @hfta_nb.family, or name a constructor, such as torchvision.models.resnet18",
         )
     return _registered[name]
