@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hfta_nb as hfta
+from hfta_nb.errors import FusionError
 from tests.contract.frozen_bases import (
     HELD,
     ONE,
@@ -171,6 +172,17 @@ def test_what_a_call_writes_is_each_members_own(train: Train, how: str, late: bo
     train(array, adam(array), 8)
     alone.train(8).equals(array)
     assert held(array) == []
+
+
+def test_a_first_write_after_many_calls_is_refused() -> None:
+    """As it can't be undone: these calls hold no copy of what they are not to change."""
+    torch.manual_seed(0)
+    layers = nn.Linear(WIDTH, WIDTH), Codes("data", late=5), nn.Linear(WIDTH, 3)  # type: ignore[arg-type]
+    array = hfta.fuse([copy.deepcopy(nn.Sequential(*layers).double()) for _ in range(3)], SEEDS)
+    optimizer = adam(array)
+    one_by_one(array, optimizer, 15)
+    with pytest.raises(FusionError, match=r"1\.codes: a frozen parameter, which members hold once, was changed"):
+        one_by_one(array, optimizer, 1)
 
 
 def test_a_frozen_copy_of_what_is_trained_is_each_members_own() -> None:

@@ -68,6 +68,12 @@ def test_members_are_what_peft_makes_of_them_alone(row: PeftRow) -> None:
     padding_is_zero(array)
 
 
+def test_adapters_of_other_kinds_are_apart() -> None:
+    prompt, prefix = (next(row for row in ROWS if row.name == name).members()[0] for name in ("prompt", "prefix"))
+    assert str(hfta.why_not(prompt, prefix)).startswith("peft_type: ")
+    assert prompt.peft_type.value == "PROMPT_TUNING"  # a member of an enumeration, which is nobody's own
+
+
 def test_a_layer_without_an_adapter_is_the_one_with_it() -> None:
     """It is no second parameter, and no second product."""
     array = hfta.fuse(ROWS[0].members(), SEEDS)

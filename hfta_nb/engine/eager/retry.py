@@ -17,7 +17,7 @@ from hfta_nb.engine.eager.fallback import member_error
 from hfta_nb.engine.eager.functions_in_backward import follow
 from hfta_nb.engine.eager.given_objects import GivenObjects
 from hfta_nb.engine.eager.handlers import install
-from hfta_nb.engine.eager.held_once_writes import refuse_writes, separates
+from hfta_nb.engine.eager.held_once_writes import leaves_alone, refuse_writes, separates
 from hfta_nb.engine.eager.hidden_names import warn_of_hidden
 from hfta_nb.engine.eager.last_resort import freezes, runs_alone
 from hfta_nb.engine.eager.learning_buffers import keep_gradients
@@ -126,8 +126,10 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
     found: Mismatch | None = None
     new_path, comparable = False, verifiable(state)
     while True:
+        new = key not in state.proven
         # Where gradients are sparse a step must not copy the tables, which known calls leave alone.
-        restore = state.snapshot(every=(comparable and not state.engine.sparse) or key not in state.proven)
+        every = new or (comparable and not state.engine.sparse)
+        restore = state.snapshot(every=every, sums=not new and leaves_alone(state))
         state.engine.process_streams.rewind()
         later = call.eager is not None and may_wait(state, kind, inputs)
         verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)

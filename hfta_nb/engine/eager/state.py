@@ -41,6 +41,7 @@ class ArrayState:
         settings: how the members run.
         arenas, buffer_arenas, missing_grads, owned: see `FusedArray`.
         held_once: by name, the arenas of frozen parameters that are equal in all members; see `held_once`.
+        unwritten: calls that have left them alone.
         unsettled: what `missing_grads` becomes in the next step of an optimizer; see `note_unused`.
         padding: clears the gradients of padding.
         views: blocks whose parameters are leaves over the arenas' memory, by their members; see `blocks`.
@@ -77,6 +78,7 @@ class ArrayState:
         self.arenas: list[Arena] = []
         self.buffer_arenas: list[Arena] = []
         self.held_once: dict[str, Arena] = {}
+        self.unwritten = 0
         self.missing_grads: dict[str, list[int]] = {}
         self.unsettled: dict[str, list[int]] = {}
         self.views: dict[tuple[int, int, bool], Block] = {}
@@ -229,14 +231,15 @@ class ArrayState:
             self.trying = before
             restore()
 
-    def snapshot(self, every: bool = False) -> Snapshot:
+    def snapshot(self, every: bool = False, sums: bool = False) -> Snapshot:
         """Save the state that a call changes, except gradients; calling the result restores it.
 
         Args:
             every: save the parameters too, although calls are known to leave them alone.
+            sums: of parameters that are held once, sums alone, by which a change is noticed but not undone.
         """
         unknown = self.rewrites is None and not self.engine.sparse  # a copy would cost more than such a step
-        return Snapshot(self, every or unknown or bool(self.rewrites))
+        return Snapshot(self, every or unknown or bool(self.rewrites), sums)
 
 
 class Snapshot:
@@ -245,11 +248,17 @@ class Snapshot:
     Args:
         state: of the array.
         parameters: whether they are saved too.
+        sums: see `ArrayState.snapshot`.
+
+    Attributes:
+        sums: by what is held once, the sum of its bits, if that is all that is saved of it.
     """
 
-    def __init__(self, state: ArrayState, parameters: bool) -> None:
+    def __init__(self, state: ArrayState, parameters: bool, sums: bool) -> None:
         self._state, self._buffer_arenas = state, state.buffer_arenas
-        arenas = [*state.buffer_arenas, *(state.parameter_arenas if parameters else ())]
+        arenas = [*state.buffer_arenas, *(state.parameter_arenas if parameters and not sums else ())]
+        arenas += state.arenas if parameters and sums else []
+        self.sums = {n: (a, _sum(a.stored)) for n, a in state.held_once.items()} if parameters and sums else {}
         self._saved = [(arena, arena.stored.clone()) for arena in arenas]
         self._streams = [dict(s) for s in state.generators.states]
         self._attributes = state.engine.attributes.copy()
@@ -283,16 +292,17 @@ class Snapshot:
         """The names of parameters that are held once and have other values than those that are saved."""
         own = {id(arena) for arena in self._state.held_once.values()}
         pairs = [(arena, value) for arena, value in self._saved if id(arena) in own]
-        if not pairs:
-            return []
-        changed = torch.stack([~same_entries(arena.stored, value).all() for arena, value in pairs]).tolist()
-        return [arena.spans[0].name for (arena, _), other in zip(pairs, changed, strict=True) if other]
+        changed = [_changed(arena.stored, value) for arena, value in pairs]
+        changed += [_sum(arena.stored) != before for arena, before in self.sums.values()]
+        arenas = [*(arena for arena, _ in pairs), *(arena for arena, _ in self.sums.values())]
+        each = torch.stack(changed).tolist() if changed else []
+        return [arena.spans[0].name for arena, other in zip(arenas, each, strict=True) if other]
 
     def parameters_changed(self) -> Tensor:
         """Whether parameters have other values than those that are saved, bool ``[]``."""
         own = {id(arena) for arena in self._state.arenas}
         pairs = [(arena.data, value) for arena, value in self._saved if id(arena) in own]
-        changed = [~same_entries(now, before).all() for now, before in pairs]
+        changed = [_changed(now, before) for now, before in pairs]
         return torch.stack(changed).any() if changed else torch.zeros((), dtype=torch.bool)
 
     def changed(self, names: Collection[str]) -> list[str]:
@@ -300,6 +310,19 @@ class Snapshot:
         pairs = [(arena, value, span) for arena, value in self._saved for span in arena.spans if span.name in names]
         columns = [(span.name, *(t[:, span.start : span.stop] for t in (arena.stored, v))) for arena, v, span in pairs]
         return [name for name, now, before in columns if not torch.equal(now, before)]
+
+
+def _changed(now: Tensor, before: Tensor) -> Tensor:
+    """Whether values differ, bool ``[]``. On a GPU nothing waits for it, on a CPU it takes one pass if they don't."""
+    if now.device.type == "cpu" and torch.equal(now, before):
+        return torch.zeros((), dtype=torch.bool)
+    return ~same_entries(now, before).all()
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    """The sum of a tensor's bits as whole numbers, int64 ``[]``."""
+    flat = tensor.detach().reshape(-1)
+    return flat.view(torch.uint8 if flat.nbytes % 8 else torch.int64).sum(dtype=torch.int64)
 
 
 def _copied(rows: dict[str, dict[int, Tensor]]) -> dict[str, dict[int, Tensor]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,12 +23,19 @@ _PACKAGES = ("peft",)
 
 def keeps_records(value: Any) -> bool:
     """Whether a module or object is of a class whose attributes are such records."""
-    return not isinstance(value, type) and type(value).__module__.partition(".")[0] in _PACKAGES
+    return not isinstance(value, type | Enum) and type(value).__module__.partition(".")[0] in _PACKAGES
 
 
 def unread(x: Any, y: Any) -> bool:
-    """Whether two values of an attribute may differ, as neither holds tensors or modules."""
-    return not any(isinstance(part, Tensor | nn.Module) for part in walk([x, y]))
+    """Whether two values of an attribute may differ, as neither holds tensors, modules or what chooses a path: a member
+    of an enumeration, or an object of another class."""
+    if isinstance(x, Enum) or isinstance(y, Enum):
+        return same_value(x, y)
+    if isinstance(x, dict) and isinstance(y, dict) and list(x) == list(y):
+        return all(unread(x[key], y[key]) for key in x)
+    if keeps_records(x) and type(x) is type(y) and vars(x).keys() == vars(y).keys():
+        return unread(vars(x), vars(y))
+    return not any(isinstance(part, Tensor | nn.Module) or keeps_records(part) for part in walk([x, y]))
 
 
 class DifferingValue:
