@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import hfta_nb as hfta
 from hfta_nb.errors import FusionError, MemberError
@@ -145,3 +147,27 @@ def test_objects_without_state_are_equal() -> None:
         array(torch.randn(2, 5))
     assert not array.notes
     assert array.block_size == 3
+
+
+def quantised(seed: int) -> nn.Module:
+    """A head on a base whose weights torchao has quantised."""
+    quantization = pytest.importorskip("torchao.quantization")
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(64, 64), nn.Tanh()).requires_grad_(False)
+    quantization.quantize_(base, quantization.Int8WeightOnlyConfig())
+    torch.manual_seed(seed)
+    return nn.Sequential(base, nn.Linear(64, 3))
+
+
+def wrapped(seed: int) -> nn.Module:
+    """The same with a subclass of torch's own."""
+    base = nn.Linear(5, 5)
+    weight = TwoTensor(base.weight.detach(), base.weight.detach().clone())
+    base.weight = nn.Parameter(weight, requires_grad=False)
+    return nn.Sequential(nn.Sequential(base), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("build", [wrapped, quantised])
+def test_quantised_weights_are_refused_by_name(build: Callable[[int], nn.Module]) -> None:
+    with pytest.raises(FusionError, match=r"member 0, `0.0.weight`: a tensor that holds others.*dequantise it first"):
+        hfta.fuse([build(i) for i in range(2)])

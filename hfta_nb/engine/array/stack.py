@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hfta_nb.engine.array import held_once
 from hfta_nb.engine.members.arena import is_held_once
@@ -55,6 +56,14 @@ def check_members(members: Sequence[Any], seeds: Sequence[int] | None) -> None:
 
 def _check_layouts(module: nn.Module, where: str) -> None:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_traceable_wrapper_subclass(tensor):
+            raise FusionError(
+                "a tensor that holds others, as quantised weights do, which members can't be stacked by",
+                where=f"{where}, `{name}`",
+                got=type(tensor).__name__,
+                accepted="tensors of one dtype",
+                remedy="dequantise it first: parameter.dequantize(); a frozen base is held once for all members",
+            )
         if not is_lazy(tensor) and (tensor.layout is not torch.strided or tensor.is_nested):
             raise FusionError(
                 "a tensor without a plain layout in memory, which members can't be stacked by",
