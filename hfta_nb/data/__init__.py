@@ -9,6 +9,7 @@ from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_re
 from hfta_nb.data.labels import ignoring, next_tokens
 from hfta_nb.data.long_pass import LONG_PASS, warn_of_long_pass
 from hfta_nb.data.order import SPLIT_SEED, order, orders
+from hfta_nb.data.packing import pack
 from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.preprocessed import preprocessed
 from hfta_nb.data.reading_state import Reading, packed, shown, unpacked
@@ -59,6 +60,7 @@ __all__ = [
     "next_tokens",
     "order",
     "orders",
+    "pack",
     "packed",
     "placed",
     "placement",

@@ -137,3 +137,50 @@ def test_data_sets_of_hugging_face(tmp_path: Path) -> None:
         assert study.check()["equal"].all()
     with pytest.raises(DataError, match="remove_columns"):
         hfta.data.resolve(datasets.Dataset.from_list([{"text": "words", "label": i % 2} for i in range(8)]))
+
+
+# Packing.
+
+
+def test_texts_are_packed_without_padding() -> None:
+    rows = [{"input_ids": [1, 2, 3, 9], "attention_mask": [1, 1, 1, 0]}, [4, 5], torch.tensor([6, 7, 8])]
+    x, y = hfta.data.pack(rows, 4)
+    assert (x.tolist(), y.tolist()) == ([[1, 2, 3, 4]], [[2, 3, 4, 5]])
+    x, y = hfta.data.pack(rows, 5, end=0)
+    assert (x.tolist(), y.tolist()) == ([[1, 2, 3, 0, 4], [5, 0, 6, 7, 8]], [[2, 3, 0, 4, 5], [0, 6, 7, 8, 0]])
+    marked = [{"input_ids": [1, 2, 3], "labels": [IGNORED, 2, 3]}, {"input_ids": [4, 5, 6], "labels": [IGNORED, 5, 6]}]
+    x, y = hfta.data.pack(marked, 5)
+    assert (x.tolist(), y.tolist()) == ([[1, 2, 3, 4, 5]], [[2, 3, IGNORED, 5, 6]])
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "message"),
+    [
+        (["a text"], 2, "row 0: not tokens"),
+        ([{"text": "words"}], 2, "row 0: no tokens"),
+        ([[1, 2], {"input_ids": [1, 2], "labels": [1]}], 2, "row 1: not as many labels"),
+        ([[1, 2]], 2, "too few tokens"),
+        ([[1, 2]], 0, "length: no sample"),
+        ([[1, 2]], 1.5, "length: not a whole number"),
+    ],
+)
+def test_what_can_not_be_packed(rows: Any, length: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        hfta.data.pack(rows, length)
+
+
+@pytest.mark.long
+def test_a_data_set_of_hugging_face_s(tmp_path: Path) -> None:
+    """Its rows are dicts of lists, with a column of words left out; it is split, or has parts."""
+    datasets = pytest.importorskip("datasets")
+    columns = {"input_ids": [[1 + i % 5, 2, 3 + i % 7] for i in range(30)], "label": [i % 3 for i in range(30)]}
+    rows = datasets.Dataset.from_dict(columns | {"attention_mask": [[1, 1, i % 2] for i in range(30)]})
+    name = f"transformers.AutoModelForSequenceClassification:{bert(tmp_path / 'base')}"
+    for number, data in enumerate((rows, rows.train_test_split(0.2, seed=0), rows.with_format("torch"))):
+        study = hfta.Study(name, {"lr": [1e-3, 1e-2]}, data, epochs=1, dtype="float64", device="cpu",
+                           directory=tmp_path / f"run{number}")  # fmt: skip
+        study.fit(progress=False)
+        assert bool(study.check(members=[1])["equal"].all())
+    x, y = hfta.data.pack(rows, 8, end=0)
+    tokens = sum(2 + i % 2 for i in range(30)) + 30
+    assert x.shape == y.shape == ((tokens - 1) // 8, 8)
