@@ -62,9 +62,9 @@ def fit(trainer: Schedule, group: Group, measure: bool = False) -> FitEvents:
     group = replace(group, fitted=True, checkpointed=s.checkpointing == "always" and not group.serial)
     free = free_bytes(s.device)
     if group.serial:
-        return [replace(group, too_large=group.memory_bytes > free)]
+        return [replace(group, too_large=group.memory_bytes + group.fixed_bytes > free)]
     requested = s.capacity if isinstance(s.capacity, int) else members
-    easy = group.memory_bytes * members * EASY < free and s.checkpointing != "always"
+    easy = (group.memory_bytes * members + group.fixed_bytes) * EASY < free and s.checkpointing != "always"
     fastest = s.capacity == "auto" and members > 1
     if easy and not measure and not fastest:
         return [group]

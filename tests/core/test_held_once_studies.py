@@ -58,6 +58,13 @@ def test_the_plan_counts_the_base_once(tmp_path: Path) -> None:
     assert model.member_bytes < SIZE
 
 
+def test_an_estimate_counts_the_base_once(tmp_path: Path) -> None:
+    (group,) = make(tmp_path).plan_groups
+    assert not group.measured
+    assert group.fixed_bytes == SIZE
+    assert group.memory_bytes < SIZE / 10
+
+
 def test_a_file_has_equal_rows_once(tmp_path: Path) -> None:
     row = torch.arange(2000.0)
     tensors = {"once": row.expand(5, 2000), "one": row.view(1, -1), "each": row.repeat(2, 1), "number": row[3]}

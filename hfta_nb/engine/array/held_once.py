@@ -17,55 +17,17 @@ from hfta_nb.engine.array.tensor_storage import build, separate
 from hfta_nb.engine.eager.state import ArrayState
 from hfta_nb.engine.equality import same_bits
 from hfta_nb.engine.members.arena import is_held_once
-
-LEAST_BYTES = 4096
-"""If what members have in common takes less, each has its own."""
+from hfta_nb.engine.members.in_common import in_common
 
 
 def stacked(members: Sequence[nn.Module]) -> dict[str, Tensor]:
     """The members' parameters ``[M, *shape]``; those that can be held once are expanded from the first member's."""
     states = [dict(m.named_parameters()) for m in members]
-    first = states[0]
-    common = {name: p for name, p in first.items() if _is_common([s[name] for s in states])}
-    for name in _copies_of_trained(first, common):
-        del common[name]
-    if sum(p.nbytes for p in common.values()) < LEAST_BYTES:
-        common = {}
+    first, common = states[0], in_common(states)
     return {
         name: p.detach().expand(len(members), *p.shape) if name in common else torch.stack([s[name] for s in states])
         for name, p in first.items()
     }
-
-
-def _is_common(values: Sequence[Tensor]) -> bool:
-    first = values[0]
-    if len(values) < 2 or any(p.requires_grad or type(p) is not nn.Parameter for p in values):
-        return False
-    if first.is_meta or first.numel() < 2:  # a number (a temperature) is there to be set between steps
-        return False
-    return all(_same(first, p) for p in values[1:])
-
-
-def _copies_of_trained(own: Mapping[str, Tensor], common: Mapping[str, Tensor]) -> list[str]:
-    """The names of frozen copies of what a member trains (a target or teacher network): they are there to be changed
-    between steps. If all of them are constant (biases of zero), they are equal by chance."""
-    trained = [p for p in own.values() if p.requires_grad]
-    found = [name for name, p in common.items() if any(_same(p, other) for other in trained)]
-    chance = all(_same(common[name], common[name].flatten()[0].expand_as(common[name])) for name in found)
-    return [] if chance else found
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """True if two tensors are one, or equal bit for bit."""
-    if (a.shape, a.dtype) != (b.shape, b.dtype):
-        return False
-    if a is b or (a.data_ptr() == b.data_ptr() and a.stride() == b.stride()):
-        return True
-    return torch.equal(_bytes(a), _bytes(b))
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().view(torch.uint8)
 
 
 @torch.no_grad()

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hfta_nb.engine.members.arena import is_held_once
 from hfta_nb.engine.members.copying import copied_module
 from hfta_nb.engine.members.flattening import prevent_flattening
+from hfta_nb.engine.members.in_common import in_common
 from hfta_nb.engine.members.views import narrowed
 from hfta_nb.engine.padded.compare import difference
 from hfta_nb.engine.padded.merge import Merger
@@ -41,7 +43,7 @@ class Blueprint:
     """
 
     def __init__(self, templates: Sequence[nn.Module], of: Sequence[int], spent: bool = False) -> None:
-        own = templates if spent else [copied_module(t, where="fuse") for t in templates]
+        own = templates if spent else [copied_module(t, _without_memory(t), where="fuse") for t in templates]
         self.templates = [prevent_flattening(t) for t in own]
         self.of = list(of)
         self.preallocated = False
@@ -133,15 +135,24 @@ class Blueprint:
         return self._boxes[architecture]
 
     def stacked(self, modules: Sequence[nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The members' parameters and buffers, padded with zeros to ``[M, *shape]``, by name in the skeleton."""
+        """The members' parameters and buffers, padded with zeros to ``[M, *shape]``, by name in the skeleton; what they
+        can hold once, and none pads, is expanded from the first member's."""
         found: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        once = {} if self.preallocated else in_common(
+            [{self.names[a][n]: p for n, p in m.named_parameters()} for m, a in zip(modules, self.of, strict=True)]
+        )  # fmt: skip
         for result, get in zip(found, (nn.Module.named_parameters, nn.Module.named_buffers), strict=True):
             for name, tensor in get(self.skeleton):
+                if name in once and once[name].shape == tensor.shape:
+                    result[name] = once[name].detach().expand(len(modules), *tensor.shape)
+                    continue
                 device = next(t.device for m in modules for t in [*m.parameters(), *m.buffers()])
                 result[name] = torch.zeros(len(modules), *tensor.shape, dtype=tensor.dtype, device=device)
             for i, module in enumerate(modules):
                 for name, tensor in get(module):
                     target = result[self.names[self.of[i]][name]][i]
+                    if is_held_once(result[self.names[self.of[i]][name]]):
+                        continue
                     narrowed(target, tensor.shape, 0).copy_(tensor.detach())
         return found
 
@@ -196,6 +207,12 @@ class Blueprint:
             }
 
         return narrow
+
+
+def _without_memory(module: nn.Module) -> dict[int, Any]:
+    """What takes the place of frozen parameters in a copy whose values nobody reads, by their ids."""
+    frozen = [p for p in module.parameters() if type(p) is nn.Parameter and not p.requires_grad]
+    return {id(p): nn.Parameter(p.detach().new_zeros(()).expand(p.shape), requires_grad=False) for p in frozen}
 
 
 def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

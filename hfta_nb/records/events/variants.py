@@ -48,7 +48,8 @@ class GroupRecord:
         strategy: how it is trained, "fused" or "in turn", and why.
         padding: the share of the parameters that is padding, if members differ in size.
         architectures: number of different architectures.
-        fixed_bytes: memory of the array besides its members; 0 if `memory_bytes` was not measured.
+        fixed_bytes: memory of the array besides its members; if `memory_bytes` was not measured, of what they don't
+            train.
         capacity: the most members that can train together; 0 if neither measured nor given.
     """
 

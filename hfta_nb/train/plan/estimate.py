@@ -23,14 +23,18 @@ FEW = 2, 4
 """Samples by which activations are counted: what they grow by, they grow by with each further sample."""
 
 
-def estimate(module: nn.Module, states: int) -> int:
-    """Estimate of the bytes one member needs without activations: values, gradients, optimizer state, best values.
+def estimate(module: nn.Module, states: int) -> tuple[int, int]:
+    """Estimate of the bytes one member needs without activations (values, gradients, optimizer state, best values), and
+    of those that its array needs once: what members don't train is taken to be the same in all of them.
 
     The module is only looked at: its forward is a person's code, which runs where the member trains.
     """
-    sizes = [sum(t.numel() * t.element_size() for t in tensors if not is_lazy(t))
-             for tensors in (module.parameters(), module.buffers())]  # fmt: skip
-    return sizes[0] * (3 + states) + 2 * sizes[1]
+    trained, frozen, buffers = (sum(t.numel() * t.element_size() for t in tensors if not is_lazy(t)) for tensors in (
+        [p for p in module.parameters() if p.requires_grad],
+        [p for p in module.parameters() if not p.requires_grad],
+        module.buffers(),
+    ))  # fmt: skip
+    return trained * (3 + states) + 2 * buffers, frozen
 
 
 def activation_bytes(module: nn.Module, data: AnyData, batch_size: int, phases: Sequence[Phase]) -> int:

@@ -307,7 +307,7 @@ class Draft:
             count, fit = self._all_fit(fit)
         order = sorted(range(len(self.variants)), key=lambda i: self.variants[i].id)
         largest = max(self.unlike.values(), key=parameters_of)
-        memory = estimate(largest, _OPTIMIZER_STATES.get(row["optimizer"], 2))
+        memory, once = estimate(largest, _OPTIMIZER_STATES.get(row["optimizer"], 2))
         return Group(
             index,
             tuple(self.variants[i] for i in order),
@@ -319,6 +319,7 @@ class Draft:
             serial,
             1 if fit is None else count,
             0.0 if fit is None else self._waste(fit),
+            once,
         )
 
     def _all_fit(self, fit: Union) -> tuple[int, Union | None]:
