@@ -92,6 +92,10 @@ class StudyConfig:
             is measured to be fastest ("auto"). Results do not depend on it.
         checkpointing: activation checkpointing: "always", "never", or "auto", which uses it if more members fit with
             it. It costs a second forward and changes no result.
+        cache_features: compute the outputs of frozen submodules that all members have in common once per sample, and
+            keep them in a quarter of the free memory or in half of the free disk space: "auto" or "never". Only for
+            data in memory without augmentation, and where these submodules draw no random numbers in training: dropout
+            in them has to be 0, or the model keeps them in eval mode. `plan` says what is kept, or why not.
         compile: compile steps with `torch.compile`'s compiler: "never", "always", or "auto", which compiles if
             it is known to be faster and the run is long enough to pay. It takes seconds to minutes and changes
             rounding.
@@ -254,6 +258,12 @@ class StudyConfig:
     checkpointing: str = advanced(
         "auto", ALWAYS, "recompute activations in the backward to fit more members (default: auto)",
         choices=_WAYS, form=FIELD,
+    )  # fmt: skip
+    cache_features: str = advanced(
+        "auto", CHANGED,
+        "compute outputs of frozen submodules once per sample; auto: where all members have them in common "
+        "(default: auto)",
+        choices=("auto", "never"), form=FIELD,
     )  # fmt: skip
     compile: str = advanced(
         "auto", ALWAYS, "compile steps; auto: if that is faster and pays in this run (default: auto)",

@@ -78,6 +78,7 @@ class Definition(StudyState):
         padding: float | str = "auto",
         capacity: int | str | None = None,
         checkpointing: str = "auto",
+        cache_features: str = "auto",
         compile: str = "auto",
         strategy: str | None = None,
         deterministic: bool = False,
@@ -169,7 +170,8 @@ class Definition(StudyState):
             One row per array: ``members``, ``variants`` (their numbers), ``differing_in``, ``split_because``,
             ``architectures`` and ``padding`` (its share of the parameters), ``parameters`` and ``memory_bytes`` of one
             member, ``fixed_bytes`` of the array besides its members, its ``capacity``: 0 if not even one member fits,
-            None if nothing was measured, and the study's ``validation_batch_size``.
+            None if nothing was measured, ``features``: what `cache_features` keeps, or why nothing, and the study's
+            ``validation_batch_size``.
 
         Raises:
             FamilyError: a forward or a loss raised; the message begins with the line of the user's code.

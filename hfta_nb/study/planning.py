@@ -18,6 +18,7 @@ from hfta_nb.study import keeping, populations
 from hfta_nb.study.study_state import StudyState
 from hfta_nb.train import Settings, Trainer
 from hfta_nb.train.dry_run import tried
+from hfta_nb.train.featured_batches import planned
 from hfta_nb.train.memory import shown
 from hfta_nb.train.step import Precision
 from hfta_nb.workers.fleet.arrays import Arrays
@@ -84,7 +85,7 @@ def fitted(study: StudyState) -> list[Group]:
         if not group.fitted:
             for _ in trainer.fitted(group, measure=True):
                 pass
-    return trainer.arrays
+    return [planned(trainer, group) for group in trainer.arrays]
 
 
 def array_name(index: int) -> str:
@@ -136,6 +137,8 @@ def table(study: StudyState) -> pandas.DataFrame:
     first = ["members", "differing_in", "split_because", "parameters", "memory_bytes"]
     if any(row["architectures"] > 1 for row in rows):
         first[3:3] = ["architectures", "padding"]
+    if any(group.features for group in study.plan_groups):
+        first.append("features")
     if any(row["capacity"] is not None for row in rows):
         first.append("capacity")
     return Table(rows, "array", first, {"memory_bytes": shown, "padding": "{:.0%}".format})

@@ -29,6 +29,7 @@ from hfta_nb.data import (
     warn_of_long_pass,
 )
 from hfta_nb.engine.array import per_member
+from hfta_nb.engine.array.access import Featured
 from hfta_nb.errors import DataError
 
 Item = TypeVar("Item")
@@ -63,8 +64,9 @@ class Batch:
 
     @property
     def first(self) -> tuple[Samples, Samples]:
-        """What the first member sees."""
-        return (tree_map(_first, self.x), tree_map(_first, self.y)) if self.own else (self.x, self.y)
+        """What the first member sees, as the model alone takes it: without features."""
+        x = self.x.inputs if isinstance(self.x, Featured) else self.x
+        return (tree_map(_first, x), tree_map(_first, self.y)) if self.own else (x, self.y)
 
 
 class Prepare(Protocol):

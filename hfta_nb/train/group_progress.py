@@ -85,6 +85,7 @@ class Progress(GroupState):
         self.whole = True  # whether memory that runs out leaves all as it was before
         self.meter: Meter | None = None
         self.probe: SpeedProbe | None = None
+        self.attached: Any = None  # see `featured_batches`
         self._stream: Iterator[Batch] | None = None
         self._stream_order: tuple[list[int], list[int]] = ([], [])  # of its members' data
         self.gone: dict[int, MemberRecord] = {}  # by variant that rows are built as, of those that train no more

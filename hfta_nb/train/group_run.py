@@ -13,7 +13,7 @@ import torch
 from hfta_nb.data import LONG_PASS, warn_of_long_pass
 from hfta_nb.records import events as ev
 from hfta_nb.records.events import Event
-from hfta_nb.train import checkpoint, failures, population, rebuild, requests, slots
+from hfta_nb.train import checkpoint, failures, featured_batches, population, rebuild, requests, slots
 from hfta_nb.train.batches import Batch
 from hfta_nb.train.group_progress import Progress
 from hfta_nb.train.group_state import position_of
@@ -125,14 +125,13 @@ class GroupRun(Progress):
             return self.epoch - 1, math.inf, self.held_out
         return self.epoch, self.batch, 0
 
-    # An epoch.
-
     def _run_epoch(self) -> Iterator[Event]:
         unknown = self.length is None
         while True:
             yield from self._requests()
             if self.trainer.stopped or not self.members.ids:
                 return
+            yield from featured_batches.attach(self)
             batch = self._next_batch()
             if batch is None:
                 break
@@ -213,6 +212,7 @@ class GroupRun(Progress):
             return
         if probe:
             probe.stop(begin)
+        featured_batches.check(self)
         self.scores.end(batch.size)
         self.batch, self.steps = self.batch + 1, self.steps + 1
         self.samples += batch.size * len(self.members.ids)
@@ -363,6 +363,7 @@ class GroupRun(Progress):
         kept = accumulators(by_batches, self.metrics, len(self.step), self.settings.device)
         whole = WholeSets(self.metrics, self.step, self.settings.device)
         samples = 0
+        yield from featured_batches.attach(self)
         self.prepare()  # members may have left since the last batch
         self.held_out = 0
         for batch in self.source.validation():
@@ -390,8 +391,6 @@ class GroupRun(Progress):
         passed_on, self.passed_on = self.passed_on, []
         for request in [*passed_on, *self.trainer.control.poll()]:
             yield from requests.answer(self, request)
-
-    # Speed.
 
     def _probe(self) -> SpeedProbe | None:
         many = slots.refills(self) and self.group.architectures > 1  # trials are short, and each would be built twice

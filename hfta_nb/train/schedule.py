@@ -91,6 +91,7 @@ class Schedule:
         self.clock = Clock()
         self.joiner: Joining | None = None
         self.builder = Builder(settings.family, settings.data)
+        self.features: dict[str, Any] = {}  # kept by `FeatureCache`
         self.early_stops: set[int] = set()
         self.pinned: set[int] = set()
         self.training: list[Training] = []

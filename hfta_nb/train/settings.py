@@ -48,6 +48,7 @@ class Settings:
         keep_last: whether the weights are kept with which a member ends, pauses, or was last validated.
         rungs: epochs of a member after which its weights are kept.
         min_delta: an improvement by no more than this does not count for patience.
+        cache_features: "auto" or "never"; see `features`.
     """
 
     family: Family
@@ -81,6 +82,7 @@ class Settings:
     keep_last: bool = False
     rungs: frozenset[int] = frozenset()
     min_delta: float = 0.0
+    cache_features: str = "auto"
 
     @property
     def score_dtype(self) -> torch.dtype:

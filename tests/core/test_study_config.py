@@ -28,7 +28,7 @@ OTHERWISE: dict[str, Any] = {
     **{"validation_batch_size": 8, "drop_last": True, "member_steps": 9, "member_seconds": 2.5},
     **{"keep_checkpoints": ["best", "last"], "padding": 0.5, "capacity": 2, "checkpointing": "never"},
     **{"compile": "never", "strategy": "fixed", "verify": "always", "devices": 2, "devices_batch_norm": "local"},
-    **{"share_stream": False, "serial": True},
+    **{"share_stream": False, "serial": True, "cache_features": "never"},
 }
 
 

@@ -23,12 +23,15 @@ from hfta_nb.engine.array.user_functions import alone_where_needed, changes
 from hfta_nb.engine.eager import attributes, saved_functions
 from hfta_nb.engine.eager.call_inputs import Inputs
 from hfta_nb.engine.eager.current_member import alone
+from hfta_nb.engine.eager.find_prefix import find_prefix
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
+from hfta_nb.engine.eager.frozen_prefix import Featured, Prefix
 from hfta_nb.engine.eager.function_states import FunctionStates
 from hfta_nb.engine.eager.gradients import Arguments, call_module
 from hfta_nb.engine.eager.handlers import install
 from hfta_nb.engine.eager.model_hooks import writing_classes
 from hfta_nb.engine.eager.ownership import owner_of
+from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.returned_numbers import is_number, tensor_of_number
 from hfta_nb.engine.eager.shared_modules import warn_of_changing, warn_of_copies
 from hfta_nb.engine.eager.user_warnings import warn
@@ -46,10 +49,12 @@ from hfta_nb.errors import FusionError
 
 __all__ = [
     "Arguments",
+    "Featured",
     "FunctionStates",
     "HeldLoss",
     "Inputs",
     "Owned",
+    "Prefix",
     "Program",
     "alone",
     "alone_where_needed",
@@ -62,6 +67,7 @@ __all__ = [
     "checkpoint",
     "clear_padded",
     "extra_states",
+    "find_prefix",
     "flatten",
     "functions_of",
     "fuse_preallocated",
@@ -74,6 +80,7 @@ __all__ = [
     "kept_times",
     "know_calls",
     "load_tensors",
+    "looked_at",
     "of_member",
     "own_names",
     "own_tensors",
@@ -194,6 +201,16 @@ def put_attributes(module: nn.Module, values: Mapping[tuple[str, str], Any]) -> 
 def extra_states(array: FusedArray) -> dict[str, list[Any]]:
     """By key of the `state_dict`, what the members save beside tensors; see `nn.Module.get_extra_state`."""
     return extras.extra_states(array._state)
+
+
+def looked_at(array: FusedArray, index: int) -> nn.Module:
+    """A member as a plain module to be called only: what is held once is the array's memory, of the rest each tensor
+    has memory of its own."""
+    plain = plain_member(array._state, index, apart=False)
+    for tensor in (*plain.parameters(), *plain.buffers()):
+        if tensor.untyped_storage().nbytes() > tensor.nbytes:
+            tensor.data = tensor.data.clone()
+    return plain
 
 
 def own_names(array: FusedArray, index: int) -> dict[str, str]:

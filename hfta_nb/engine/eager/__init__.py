@@ -20,6 +20,7 @@ Open `state.py` first, then `engine.py`.
 | `caller_backward`, `member_gradients` | its gradients by `array(x)`, in the caller's backward or at once |
 | `member_outcome`, `compare_outcomes`, `divergence` | what is compared, and where a difference begins |
 | `intercept`, `member_modules`, `plain_copies` | replacements of a submodule's `forward`; a member's copy of a module |
+| `find_prefix`, `frozen_prefix` | outputs of frozen submodules that depend on a sample alone, taken from the inputs |
 | `call_inputs`, `given_objects` | what members are given, and what of their copies the caller's objects get back |
 | `attributes`, `mutable_values` | attributes that members set on themselves, and values that change in place |
 | `checkpointing`, `recomputation` | activations that are recomputed in the backward: in the model, around the array |

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hfta_nb.engine.eager.attributes import AttributeKey, tracked_attributes
+from hfta_nb.engine.eager.frozen_prefix import has_given_parts
 from hfta_nb.engine.eager.intercept import Handler
 from hfta_nb.engine.eager.member_modules import MemberModules, restore_storage
 from hfta_nb.engine.eager.model_hooks import hooked, writing_classes
@@ -69,7 +70,7 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
     def handler(
         context: Context, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        _see_hooks(context, module)
+        _see_parts(context, module)
         leaves, rebuild = flatten((args, kwargs))
         batched = [isinstance(v, Tensor) and context.batched(v) for v in leaves]
         state = slots.current()
@@ -122,12 +123,15 @@ def one_by_one(root: nn.Module, path: str, known: dict[Any, MemberModules]) -> H
     return handler
 
 
-def _see_hooks(context: Context, module: nn.Module) -> None:
-    """Check that no hook or class within a submodule that runs member by member may keep what it sees.
+def _see_parts(context: Context, module: nn.Module) -> None:
+    """Check that within a submodule that runs member by member no hook or class may keep what it sees, and that no
+    output is known already.
 
     Raises:
-        Disagreement: one may; then the whole model runs member by member.
+        Disagreement: one may, or is; then the whole model runs member by member.
     """
+    if has_given_parts(module):
+        raise Disagreement("outputs within a submodule that runs member by member are known already")
     if context.keeping and any(inner is not module for inner in hooked(module)):
         raise Disagreement("a hook keeps values within a submodule that runs member by member")
     if context.keeping and writing_classes([module]):

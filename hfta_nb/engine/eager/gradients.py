@@ -16,6 +16,7 @@ from hfta_nb.engine.eager.current_member import current
 from hfta_nb.engine.eager.differentiate import add_to_grad, hooks_later
 from hfta_nb.engine.eager.engine import Block, Call
 from hfta_nb.engine.eager.foreign_leaves import Owned, check_leaves
+from hfta_nb.engine.eager.frozen_prefix import Featured, call_featured
 from hfta_nb.engine.eager.functions_in_backward import unchanged
 from hfta_nb.engine.eager.learning_buffers import check_apart
 from hfta_nb.engine.eager.returned_numbers import as_tensors, is_number
@@ -40,7 +41,9 @@ class Arguments(NamedTuple):
 
 
 def call_module(module: nn.Module, given: Any) -> Any:
-    """Call with a tuple of positional inputs, a dict of keyword inputs, one input, or `Arguments`."""
+    """Call with a tuple of positional inputs, a dict of keyword inputs, one input, `Featured` ones, or `Arguments`."""
+    if isinstance(given, Featured):
+        return call_featured(call_module, module, given)
     inputs, named = given if isinstance(given, Arguments) else (given, {})
     with unseen(module):
         if isinstance(inputs, tuple):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hfta_nb.engine.eager import attributes
 from hfta_nb.engine.eager.state import ArrayState
+from hfta_nb.engine.members.arena import is_held_once
 from hfta_nb.engine.members.copying import prepare
 
 _ATOMS = frozenset(
@@ -32,8 +33,12 @@ _SPECIAL = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__
 """A class with one of these methods defines how it is copied."""
 
 
-def plain_member(state: ArrayState, member: int) -> nn.Module:
-    """Like `array[member]`; the tensors are adjacent in memory if members have one architecture."""
+def plain_member(state: ArrayState, member: int, apart: bool = True) -> nn.Module:
+    """Like `array[member]`; the tensors are adjacent in memory if members have one architecture.
+
+    Args:
+        apart: with a copy of what is held once, too; else it has the array's memory, which is not to be changed.
+    """
     architectures = state.engine.architectures
     if architectures is not None:
         named = dict(state.tensors.named_parameters()), dict(state.tensors.named_buffers())
@@ -42,7 +47,8 @@ def plain_member(state: ArrayState, member: int) -> nn.Module:
         return plain
     tensors: dict[str, Tensor] = {}
     for arena in (*state.parameter_arenas, *state.buffer_arenas):
-        row = arena.data[member].clone()
+        row = arena.data[member]
+        row = row.clone() if apart or not is_held_once(arena.data) else row
         for span in arena.spans:
             # `.data`: writing into one tensor must not count as a change of the others. Empty tensors may grow in
             # place.

@@ -9,6 +9,7 @@ Open `arena.py` first, then `generators.py`.
 | file | what is in it |
 |---|---|
 | `arena` | parameters of all members in one tensor ``[M, P]``, each a view of some columns |
+| `in_common` | which parameters are frozen and equal in all members |
 | `generators` | a random stream for each member |
 | `own_draws` | random numbers that a thread draws from a generator of its own |
 | `process_streams` | random streams of Python and NumPy, which belong to the process, and its other threads |

@@ -22,7 +22,7 @@ class Group:
         architectures: how many different ones there are.
         padding: the share of the parameters that is padding.
         memory_bytes: what one member takes while it trains: an estimate, unless `measured`.
-        fixed_bytes: what the array takes beside its members; 0 where it was not measured.
+        fixed_bytes: what the array takes beside its members: where it was not measured, what they don't train.
         capacity: the most members that were found to train together; 0 where nothing was measured or asked for.
         measured: whether the device was asked what members take.
         reckoned: whether the estimate has activations in it.
@@ -30,6 +30,8 @@ class Group:
         fitted: whether it is known to be of the right size, or need not be.
         checkpointed: whether the backward computes activations again instead of keeping them.
         captured: whether steps may be recorded to be replayed, for which there must be memory.
+        features: what the members' frozen submodules compute once per sample, in words; empty for nothing.
+        why_no_features: why nothing; empty where that was not looked at.
         likes: variants of further architectures, built along so that the members are padded as they were with them.
         differing_in: the axes whose values differ within the group.
     """
@@ -52,6 +54,8 @@ class Group:
     fitted: bool = False
     checkpointed: bool = False
     captured: bool = True
+    features: str = ""
+    why_no_features: str = ""
     likes: tuple[tuple[Variant, dict[str, Any]], ...] = ()
 
     @property
@@ -72,6 +76,7 @@ class Group:
             "parameters": self.parameters,
             "memory_bytes": self.memory_bytes,
             "fixed_bytes": self.fixed_bytes,
+            "features": self.features or (f"none: {self.why_no_features}" if self.why_no_features else None),
             "capacity": 0 if self.too_large else self.capacity or None,
         }
 
@@ -81,6 +86,8 @@ class Group:
             strategy += f", {self.architectures} architectures, {self.padding:.0%} padding"
         if self.checkpointed:
             strategy += ", activations computed again"
+        if self.features:
+            strategy += f", {self.features} computed once"
         return GroupRecord(
             self.index,
             self.ids,
