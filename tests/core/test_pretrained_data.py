@@ -167,20 +167,3 @@ def test_texts_are_packed_without_padding() -> None:
 def test_what_can_not_be_packed(rows: Any, length: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         hfta.data.pack(rows, length)
-
-
-@pytest.mark.long
-def test_a_data_set_of_hugging_face_s(tmp_path: Path) -> None:
-    """Its rows are dicts of lists, with a column of words left out; it is split, or has parts."""
-    datasets = pytest.importorskip("datasets")
-    columns = {"input_ids": [[1 + i % 5, 2, 3 + i % 7] for i in range(30)], "label": [i % 3 for i in range(30)]}
-    rows = datasets.Dataset.from_dict(columns | {"attention_mask": [[1, 1, i % 2] for i in range(30)]})
-    name = f"transformers.AutoModelForSequenceClassification:{bert(tmp_path / 'base')}"
-    for number, data in enumerate((rows, rows.train_test_split(0.2, seed=0), rows.with_format("torch"))):
-        study = hfta.Study(name, {"lr": [1e-3, 1e-2]}, data, epochs=1, dtype="float64", device="cpu",
-                           directory=tmp_path / f"run{number}")  # fmt: skip
-        study.fit(progress=False)
-        assert bool(study.check(members=[1])["equal"].all())
-    x, y = hfta.data.pack(rows, 8, end=0)
-    tokens = sum(2 + i % 2 for i in range(30)) + 30
-    assert x.shape == y.shape == ((tokens - 1) // 8, 8)
