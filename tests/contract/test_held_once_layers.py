@@ -78,7 +78,7 @@ KINDS: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("after", [False, True], ids=["first", "after what is trained"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_of_frozen_layers(kind: str, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfta_nb.engine.array.held_once.LEAST_BYTES", 0)
+    monkeypatch.setattr("hfta_nb.engine.members.in_common.LEAST_BYTES", 0)
     torch.manual_seed(100)
     frozen = KINDS[kind]().double().requires_grad_(False)
     modules = []
