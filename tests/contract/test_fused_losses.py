@@ -51,9 +51,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Words(nn.Module):
     """Tokens to logits of as many classes."""
 
-    def __init__(self, bias: bool = True) -> None:
+    def __init__(self, bias: bool = True, classes: int = CLASSES) -> None:
         super().__init__()
-        self.table, self.last = nn.Embedding(WORDS, 8), nn.Linear(8, CLASSES, bias=bias)
+        self.table, self.last = nn.Embedding(WORDS, 8), nn.Linear(8, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.table(x).tanh())  # type: ignore[no-any-return]
@@ -125,6 +125,46 @@ def test_logits_are_read_where_they_are_and_overwritten() -> None:
     [step] = array._calls.steps
     large = [slot for slot in step.program.slots if slot.numel() >= MEMBERS * y.numel() * CLASSES * 4]
     assert len(large) == 1
+
+
+@NEEDS_TRITON
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16], ids=str)
+def test_rows_that_are_not_aligned_are_padded(bias: bool, dtype: torch.dtype | None) -> None:
+    """43 classes take the memory of 64, for logits and gradients together; nothing else changes."""
+    classes = CLASSES + 3
+    torch.manual_seed(0)
+    modules: list[nn.Module] = [Words(bias, classes) for _ in range(MEMBERS)]
+    x, y = torch.randint(0, WORDS, (4, 3)), torch.randint(0, classes, (4, 3))
+    array, losses = _trained(modules, _rows, x, y, dtype)
+    _equal(array, losses, modules, _rows, x, y, 1e-5 if dtype is None else 2e-2)
+    assert any(what.startswith("cross_entropy_backward") for what in _own(array))
+    [step] = array._calls.steps
+    itemsize, rows = (4 if dtype is None else 2), MEMBERS * y.numel()
+    sizes = [slot.numel() for slot in step.program.slots]
+    assert sizes.count(((rows - 1) * 64 + classes) * itemsize) == 1
+    assert rows * classes * itemsize not in sizes
+    assert {name: p.shape[1:] for name, p in array.named_parameters()} == {
+        name: p.shape for name, p in modules[0].named_parameters()
+    }
+
+
+@NEEDS_TRITON
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_logits_that_the_loss_reads_otherwise_as_well_are_not_padded() -> None:
+    classes = CLASSES + 3
+    modules: list[nn.Module] = [Words(False, classes) for _ in range(MEMBERS)]
+    x, y = torch.randint(0, WORDS, (4, 3)), torch.randint(0, classes, (4, 3))
+
+    def loss(out: Tensor, y: Tensor) -> Tensor:
+        return _rows(out, y) + 1e-3 * out.square().mean()
+
+    array, losses = _trained(modules, loss, x, y)
+    _equal(array, losses, modules, loss, x, y, 1e-5)
+    [step] = array._calls.steps
+    sizes = {slot.numel() for slot in step.program.slots}
+    assert ((MEMBERS * y.numel() - 1) * 64 + classes) * 4 not in sizes
 
 
 @NEEDS_TRITON

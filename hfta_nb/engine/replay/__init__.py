@@ -16,6 +16,7 @@ Open `array_call.py` and `calls.py` first, then `program_cache.py`, `recording.p
 | `record`, `trace`, `storage_refs` | the recorder, which writes a trace of kernels and their memory |
 | `liveness`, `fuse_relu`, `fuse_image_norms`, `stacking`, `select_kernels` | passes over a trace |
 | `fused_kernel`, `fuse_maxima`, `fuse_losses` | passes that replace patterns of calls by one kernel |
+| `restride`, `channel_major`, `pad_logits` | passes that store values with other strides |
 | `build_program`, `memory_layout` | creates a program from a trace |
 | `program`, `source`, `parallel_branches`, `dynamic_call`, `delivery` | the program, and how its gradients arrive |
 | `out_variants`, `native_calls`, `image_norm_kernels` | kernels that write into given memory |

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from hfta_nb.engine.kernels.strategy.gpu_streams import runner_of
 from hfta_nb.engine.kernels.strategy.kernel_variants import PRODUCTS
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.threads import run_parallel
+from hfta_nb.engine.replay.channel_major import channel_major
 from hfta_nb.engine.replay.draws import draws_unbound, with_stream
 from hfta_nb.engine.replay.dynamic_call import DynamicCall, Fetch, dynamic
 from hfta_nb.engine.replay.fuse_image_norms import fused_patterns
@@ -36,6 +37,7 @@ from hfta_nb.engine.replay.liveness import constant, needed
 from hfta_nb.engine.replay.memory_layout import MemoryLayout
 from hfta_nb.engine.replay.native_calls import owned
 from hfta_nb.engine.replay.out_variants import KERNELS, Kernel, bare, nothing
+from hfta_nb.engine.replay.pad_logits import padded_logits
 from hfta_nb.engine.replay.parallel_branches import ParallelBranches, branches_of, count_of, deliver, drawn
 from hfta_nb.engine.replay.program import Program
 from hfta_nb.engine.replay.select_kernels import KernelSelector, indifferent
@@ -116,17 +118,25 @@ class _Builder:
     def _fuse(self, wanted: set[int], half: int, branches: Sequence[int] | None) -> Sequence[int]:
         """Replace patterns of calls by kernels of this package; returns the former index of each call."""
         device = self.trace.held[0].device
-        self.calls, numbers, self.patterns = fused_patterns(self.calls, wanted, half, branches, device)
+        self.calls, numbers = channel_major(Uses(self.calls, wanted, (), self.trace.sizes, device))
+        there = sum(i < half for i in numbers), branches and [branches[i] for i in numbers]
+        self.calls, former, self.patterns = fused_patterns(self.calls, wanted, *there, device)
+        numbers = [numbers[i] for i in former]
         for fused in (fused_maxima, fused_losses):
             apart = [(i < half, branches and branches[i]) for i in numbers]
             found = fused(Uses(self.calls, wanted, apart, self.trace.sizes, device))
             self.calls, former = replaced(self.calls, found)
             numbers = [numbers[i] for i in former]
             for one in found:
-                for storage, size in one.sizes.items():
-                    self.trace.sizes[storage] = size
+                self._resize(one.sizes)
             self.patterns = [*self.patterns, *(one.choice for one in found)]
+        self.calls, padded = padded_logits(Uses(self.calls, wanted, (), self.trace.sizes, device))
+        self._resize(padded)
         return numbers
+
+    def _resize(self, sizes: Mapping[int, int]) -> None:
+        for storage, size in sizes.items():
+            self.trace.sizes[storage] = size
 
     def settings(self) -> list[str]:
         """The possible settings of oneDNN's products for a run on several threads, the current one first."""

@@ -35,6 +35,8 @@ _LOSS, _LOSS_BACKWARD = _aten.nll_loss_forward.default, _aten.nll_loss_backward.
 _CAST, _SUM, _ADD = _aten._to_copy.default, _aten.sum.dim_IntList, _aten.add.Tensor
 _SUMMAND, _PRODUCT = _aten.baddbmm.default, _aten.bmm.default
 _HALVES = torch.float16, torch.bfloat16
+NAME = "cross_entropy"
+"""The beginning of the names of both kernels."""
 _LEAST_CLASSES = 1024
 """Shorter rows are left to torch."""
 _TRIED = 2**24
@@ -182,9 +184,9 @@ def _made(uses: Uses, one: _LossPattern | None, kernels: Any) -> Replacement | N
         return None
     biased = " with bias" * (one.bias is not None)
     buffers = ("loss", "logs", *(["total"] if one.total is not None else []))
-    first = PatternKernel("cross_entropy", str(one.ignored), partial(_forward, kernels, one.ignored), buffers)
+    first = PatternKernel(NAME, str(one.ignored), partial(_forward, kernels, one.ignored), buffers)
     second = PatternKernel(
-        "cross_entropy_backward" + biased, str(one.ignored), partial(_backward, kernels, one.ignored), in_place=True
+        f"{NAME}_backward{biased}", str(one.ignored), partial(_backward, kernels, one.ignored), in_place=True
     )
     choice = _choice(uses, one, first, second)
     if choice is None:

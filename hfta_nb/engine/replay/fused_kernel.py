@@ -94,6 +94,9 @@ class Uses:
         apart: per call, a value that must be equal for all calls that one kernel replaces.
         sizes: bytes of all storages.
         device: of all tensors.
+
+    Attributes:
+        written: storages that calls write to after they have been made.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class Uses:
         self.calls, self.wanted, self.apart, self.sizes, self.device = calls, wanted, apart, sizes, device
         self._readers: dict[int, list[int]] = {}
         self._maker: dict[int, int] = {}
-        self._written = {s for call in calls for s in call.writes}
+        self.written = {s for call in calls for s in call.writes}
         for i, call in enumerate(calls):
             for storage in call.reads():
                 self._readers.setdefault(storage, []).append(i)
@@ -117,6 +120,15 @@ class Uses:
         """The call of this function that makes the storage of a value."""
         i = self._maker.get(place.storage) if isinstance(place, BufferView) else None
         return i if i is not None and self.calls[i].function is function else None
+
+    def made_by(self, storage: int) -> Instruction | None:
+        """The call that makes a storage; None if it was there before."""
+        return self.calls[self._maker[storage]] if storage in self._maker else None
+
+    def touching(self, storage: int) -> list[Instruction]:
+        """The calls that make or read a storage."""
+        maker = self.made_by(storage)
+        return [*([] if maker is None else [maker]), *(self.calls[i] for i in self._readers.get(storage, []))]
 
     def readers(self, i: int) -> list[int]:
         """The calls that read the first result of a call."""
@@ -128,7 +140,7 @@ class Uses:
         found, place = self.readers(i), self.calls[i].results[0]
         if len(found) != 1 or self.calls[found[0]].function is not function or place is None:
             return None
-        return None if place.storage in self.wanted or place.storage in self._written else found[0]
+        return None if place.storage in self.wanted or place.storage in self.written else found[0]
 
     def whole(self, *values: Any) -> bool:
         """True if each value is a contiguous view of a whole storage."""
@@ -142,7 +154,7 @@ class Uses:
 
     def unchanged(self, *values: Any) -> bool:
         """True if no call writes to these values after they have been made."""
-        return not {p.storage for p in places(list(values))} & self._written
+        return not {p.storage for p in places(list(values))} & self.written
 
     def together(self, *parts: Sequence[int]) -> bool:
         """True if a kernel may replace each of these parts, which are run at their last calls."""
