@@ -140,6 +140,12 @@ _GETTERS, _GPU_GETTERS = _getters(_ANYWHERE), _getters(_ON_GPU)
 _EINSUM = vars(getattr(opt_einsum, "m", opt_einsum))  # of the module itself, for which torch puts another
 
 
+def _on_gpu(device: torch.device) -> tuple[Any, ...]:
+    if device.type != "cuda":
+        return ()
+    return matmul_precision.float32(device), tuple(_ORDER()), *[g() for g in _GPU_GETTERS]
+
+
 def settings(device: torch.device) -> tuple[Any, ...]:
     """Torch's settings on which depends what kernels compute, or which way a model's code takes.
 
@@ -159,11 +165,10 @@ def settings(device: torch.device) -> tuple[Any, ...]:
         torch.get_default_dtype(),
         autocast,
         matmul_precision.on_cpu(),
-        matmul_precision.float32(device),
         _TINY * 1.0 == 0.0,
         mha._is_fastpath_enabled,
         _EINSUM.get("enabled"),
         _EINSUM.get("strategy"),
         *[g() for g in _GETTERS],
-        *((tuple(_ORDER()), *[g() for g in _GPU_GETTERS]) if device.type == "cuda" else ()),
+        *_on_gpu(device),
     )
