@@ -3,6 +3,8 @@ calls."""
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import Tensor
 from hfta_nb.engine.array import FusedArray
 from hfta_nb.engine.replay.array_call import RESULTS
 from hfta_nb.engine.replay.record import Recorder
-from tests.contract.replay import ENTRIES, REPLAYED, TIGHT, mlp, notes, pair, same
+from tests.contract.replay import ENTRIES, MEMBERS, REPLAYED, TIGHT, forget, loss_of_all, mlp, notes, pair, same
 from tests.contract.serial import loss_of
 
 Form = Callable[[FusedArray, Tensor], Any]
@@ -73,3 +75,50 @@ def test_some_members_of_a_replayed_array_are_recorded_once(what: str, x: Tensor
     calls = parts[0]._calls
     entries = calls.steps if what == "backward" else calls.caches[RESULTS]
     assert [entry.ready for entry in entries] == [True, False]
+
+
+def _buffers(array: FusedArray) -> dict[int, Tensor]:
+    """The memory for intermediate values of all programs, each buffer once."""
+    programs = [p for cache in array._calls.caches.values() for p in cache.programs()]
+    return {slot.data_ptr(): slot for program in programs for slot in program.slots}
+
+
+def _size(array: FusedArray) -> int:
+    return sum(slot.numel() for slot in _buffers(array).values())
+
+
+@pytest.mark.parametrize("block", [MEMBERS, 1])
+def test_programs_share_memory_with_others_that_run_before_or_after(
+    block: int, x: Tensor, device: torch.device
+) -> None:
+    arrays, large = pair(mlp, device, block=block), x.repeat(16, 1)
+    _same_calls(FORMS["backward"], arrays, large, 4)
+    alone = _size(arrays[0])
+    for _ in range(4):  # in turn, so that each finds what another has left there
+        for size in (len(large), len(large) // 2, 5):
+            _same_calls(FORMS["backward"], arrays, large[:size], 1)
+            _same_calls(FORMS["without gradients"], arrays, large[:size], 1)
+    assert _size(arrays[0]) < 1.2 * alone
+    ends = [weakref.ref(slot) for slot in _buffers(arrays[0]).values()]
+    arrays[0]._calls.clear()
+    gc.collect()
+    assert not any(end() is not None for end in ends)
+
+
+def test_the_halves_of_a_program_keep_their_memory(x: Tensor, device: torch.device) -> None:
+    """Other calls run between the forward and the backward."""
+    array, other = pair(mlp, device)
+    for number in range(5):
+        sums = []
+        for each in (array, other):
+            forget(each)
+            out = each(x)
+            for _ in range(2):
+                each.evaluate(loss_of, x, x[:, :3])
+                with torch.no_grad():
+                    each(x * number)
+            sums.append(loss_of_all(out))
+            sums[-1].backward()
+        torch.testing.assert_close(*sums, **TIGHT)
+        same(array, other)
+    assert REPLAYED in notes(array)

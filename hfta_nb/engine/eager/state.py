@@ -21,6 +21,7 @@ from hfta_nb.engine.kernels.cuda_graphs import CudaGraphs
 from hfta_nb.engine.members.arena import Arena
 from hfta_nb.engine.members.generators import MemberGenerators
 from hfta_nb.engine.members.identity import MetFunctions
+from hfta_nb.engine.members.scratch import Scratch
 from hfta_nb.engine.members.tensor_slots import TensorSlots
 
 
@@ -63,6 +64,7 @@ class ArrayState:
         met: the losses and metrics of earlier calls; what a new one reads is watched.
         face: returns the array, which shows one member while the loss of that member is computed; see `current`.
         laid: tells the array that its tensors lie elsewhere.
+        scratch: memory that programs of whole calls share.
     """
 
     skeleton: nn.Module
@@ -96,7 +98,7 @@ class ArrayState:
         self._written: Tensor | None = None  # whether calls have, as a tensor: a step must not wait for values
         self.shared: frozenset[str] = frozenset()
         self.viewed: dict[str, list[str]] = {}
-        self.met = MetFunctions()
+        self.met, self.scratch = MetFunctions(), Scratch()
         self.face: Callable[[], nn.Module | None] = lambda: None
         self.laid: Callable[[], None] = lambda: None
 

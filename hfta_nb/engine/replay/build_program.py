@@ -24,6 +24,7 @@ from hfta_nb.engine.kernels.strategy.autotune import Choice
 from hfta_nb.engine.kernels.strategy.gpu_streams import runner_of
 from hfta_nb.engine.kernels.strategy.kernel_variants import PRODUCTS
 from hfta_nb.engine.members.generators import MemberGenerators
+from hfta_nb.engine.members.scratch import Scratch
 from hfta_nb.engine.members.threads import run_parallel
 from hfta_nb.engine.replay.channel_major import channel_major
 from hfta_nb.engine.replay.draws import draws_unbound, with_stream
@@ -52,6 +53,7 @@ def build_program(
     gradients: Sequence[tuple[BufferView, Tensor]],
     generators: MemberGenerators,
     measured: bool = True,
+    scratch: Scratch | None = None,
 ) -> Program:
     """The program of a recorded step.
 
@@ -61,13 +63,15 @@ def build_program(
         gradients: sources and destinations.
         generators: of the members.
         measured: choose among kernels by time; otherwise call the recorded ones.
+        scratch: memory of the array's other programs. A program of two halves has its own, as others run in between.
     """
-    builder = _Builder(trace, outputs, gradients, generators, measured)
-    if builder.branch_of is None:
-        return builder.build()
+    scratch = Scratch() if scratch is None or trace.cut is not None else scratch
+    builder = _Builder(trace, outputs, gradients, generators, measured, scratch.buffers())
     # The setting of oneDNN's products belongs to the process: calls on several threads have to use the same one.
-    made = {s: builder.build(s) for s in builder.settings()}
-    return made[min(made, key=lambda s: builder.seconds[s])]
+    made = {s: builder.build(s) for s in (builder.settings() if builder.branch_of is not None else [None])}
+    found = made[min(made, key=lambda s: builder.seconds.get(str(s), 0.0))]
+    scratch.add(found.slots)
+    return found
 
 
 def source_of(
@@ -90,10 +94,11 @@ class _Builder:
         gradients: Sequence[tuple[BufferView, Tensor]],
         generators: MemberGenerators,
         measured: bool,
+        shared: Sequence[Tensor] = (),
     ) -> None:
         trace = replace(trace, calls=stacked(trace.calls), sizes=[*trace.sizes])
         self.trace, self.outputs, self.gradients, self.measured = trace, outputs, gradients, measured
-        self.generators = generators
+        self.generators, self.shared = generators, shared
         wanted = {p.storage for p in outputs} | {p.storage for p, _ in gradients}
         calls = needed(trace, wanted)
         self.fixed = set(trace.outside) | (constant(calls) & trace.lasting)
@@ -152,7 +157,9 @@ class _Builder:
 
     def build(self, steady: str | None = None) -> Program:
         exact, generators = not self.measured, self.generators
-        self.layout = MemoryLayout(self.trace, self.calls, self.half, self.gradients, self.fixed, self.last, exact)
+        self.layout = MemoryLayout(
+            self.trace, self.calls, self.half, self.gradients, self.fixed, self.last, exact, self.shared
+        )
         written = {s for c in self.calls for s in c.writes}
         self.folding = ReluFusion(self.calls, self.half, self.trace.outside)
         self.chooser = KernelSelector(self.measured, generators.device, self.fixed - written, steady)
@@ -188,7 +195,9 @@ class _Builder:
         """Each thread runs its blocks of members; then the remaining calls join the results."""
         generators, rest = self.generators, count_of(self.trace)
         by_branch: list[list[Callable[[], Any]]] = [[] for _ in range(rest + 1)]
-        free: list[list[int]] = [[] for _ in by_branch]  # memory that is free in one branch may be used in another
+        every = range(len(self.shared))
+        # Memory that is free in one branch may be used in another.
+        free = [[*every[k :: len(by_branch)]] for k in range(len(by_branch))]
         makers: dict[int, int] = {}
         calls = [with_stream(call, generators) for call in self.calls]
         for i, (call, branch) in enumerate(zip(calls, branch_of, strict=True)):
@@ -221,7 +230,7 @@ class _Builder:
         left = [s for s, last in self.last.items() if last == len(self.calls)]
         setting, choices = self.chooser.done(), [*self.patterns, *self.chooser.choices.values()]
         rest_of = left, setting, choices, cut, self.source()
-        made_of = steps, results, rest, self.made, drawing, self.layout.slots, *rest_of
+        made_of = steps, results, rest, self.made, drawing, self.layout.used(), *rest_of
         return Program(*made_of, draws=any(call.member is not None for call in self.calls))
 
     def source(self) -> Source:

@@ -24,6 +24,7 @@ class MemoryLayout:
         fixed: storages that existed before, or are constant.
         last: by storage, the index of the last call that needs it.
         exact: the bits of each result must be those of the recorded call.
+        shared: memory of other programs, which do not run at the same time.
 
     Attributes:
         slots: memory that storages share.
@@ -40,6 +41,7 @@ class MemoryLayout:
         fixed: set[int],
         last: Mapping[int, int],
         exact: bool = False,
+        shared: Sequence[Tensor] = (),
     ) -> None:
         self._trace, self._calls, self._half, self._gradients = trace, calls, half, gradients
         self._exact = exact
@@ -48,8 +50,9 @@ class MemoryLayout:
         self._tensors: dict[BufferView, Tensor] = {}
         self._slot_of: dict[int, int] = {}
         self.bound: dict[int, tuple[Tensor, BufferView]] = {}
-        self.slots: list[Tensor] = []
-        self.free: list[int] = []
+        self.slots: list[Tensor] = [*shared]
+        self.free = [*range(len(shared))]
+        self._shared, self._used = len(shared), set[int]()
 
     def destinations(self) -> set[BufferView]:
         """Bind results to the destinations of gradients, if they fit; returns those gradients."""
@@ -110,7 +113,12 @@ class MemoryLayout:
                 if dies and place[1:] == out[1:] and self._alone(call, place):
                     self._slot_of[storage] = self._slot_of.pop(place.storage)
                     return
-        large = [k for k in self.free if need <= self.slots[k].numel() <= max(4 * need, 4096)]
+        most = max(4 * need, 4096)
+        large = [
+            k
+            for k in self.free
+            if need <= self.slots[k].numel() and (k < self._shared or self.slots[k].numel() <= most)
+        ]
         if large:
             slot = min(large, key=lambda k: self.slots[k].numel())
             self.free.remove(slot)
@@ -119,6 +127,11 @@ class MemoryLayout:
             device = self._trace.held[storage].device
             self.slots.append(torch.empty(max(need, 1), dtype=torch.uint8, device=device))
         self._slot_of[storage] = slot
+        self._used.add(slot)
+
+    def used(self) -> list[Tensor]:
+        """The slots that storages have."""
+        return [self.slots[k] for k in sorted(self._used)]
 
     @staticmethod
     def _alone(call: Instruction, place: BufferView) -> bool:

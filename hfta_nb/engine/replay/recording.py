@@ -135,7 +135,7 @@ class Recording:
         Args:
             chosen: choose kernels.
         """
-        made = build_program(*self._recorded(), chosen)
+        made = build_program(*self._recorded(), chosen, self.state.scratch)
         made.targets = self.targets
         return made
 
