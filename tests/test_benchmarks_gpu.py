@@ -29,6 +29,30 @@ def test_parts_name_commands_that_there_are(tmp_path: Path) -> None:
                 assert parse(words).models  # an option that is refused would end the program
 
 
+def test_a_dry_run_compiles_one_step(tmp_path: Path) -> None:
+    """A CPU's compiler takes a minute for each, and parts have less."""
+    found = {part.name: part for part in gpu.parts("cpu", tmp_path, True)}
+    [command] = json.loads(found["compile"].words[-1])
+    assert command[command.index("--modes") + 1] == "ours_compiled"
+    modes = [mode for part in found.values() for word in part.words for mode in word.split(",") if "compiled" in mode]
+    assert [mode for mode in modes if mode.isidentifier()] == ["ours_compiled"]
+    assert (
+        "ours_compiled"
+        in found["suite pointnet_cls x 2"].words[found["suite pointnet_cls x 2"].words.index("--modes") + 1]
+    )
+
+
+def test_a_dry_run_compiles_kernels_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os; print(os.environ.get('HFTA_NB_CACHE'))"
+    monkeypatch.delenv("HFTA_NB_CACHE")
+    monkeypatch.setattr(gpu, "parts", lambda device, out, quick: [gpu.Part("one", ("-c", code), 1)])
+    for words, folder in (([], None), (["--quick"], tmp_path / "caches" / "hfta_nb")):
+        monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--out", str(tmp_path), *words])
+        assert gpu.main() == 0
+        kept = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+        assert kept["parts"][0]["end"] == f"{folder}\n"
+
+
 def test_what_becomes_of_a_part(tmp_path: Path) -> None:
     fine = gpu.run(gpu.Part("fine", ("-c", "print('one'); print('two')"), 1), 60, tmp_path)
     assert (fine.status, fine.end.split()) == (0, ["one", "two"])
