@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 
@@ -14,12 +15,14 @@ class Scratch:
     def __init__(self) -> None:
         self._buffers: list[weakref.ref[Tensor]] = []
 
-    def buffers(self) -> list[Tensor]:
-        """The buffers, in the order in which they were added."""
-        self._buffers = [known for known in self._buffers if known() is not None]
-        return [buffer for known in self._buffers if (buffer := known()) is not None]
+    def buffers(self, device: torch.device) -> list[Tensor]:
+        """The buffers on a device, in the order in which they were added."""
+        return [buffer for buffer in self._there() if buffer.device == device]
 
     def add(self, buffers: Iterable[Tensor]) -> None:
         """Let later programs use these buffers as well."""
-        known = {id(buffer) for buffer in self.buffers()}
-        self._buffers += [weakref.ref(buffer) for buffer in buffers if id(buffer) not in known]
+        known = {id(buffer): buffer for buffer in (*self._there(), *buffers)}
+        self._buffers = list(map(weakref.ref, known.values()))
+
+    def _there(self) -> list[Tensor]:
+        return [buffer for known in self._buffers if (buffer := known()) is not None]

@@ -66,7 +66,8 @@ def build_program(
         scratch: memory of the array's other programs. A program of two halves has its own, as others run in between.
     """
     scratch = Scratch() if scratch is None or trace.cut is not None else scratch
-    builder = _Builder(trace, outputs, gradients, generators, measured, scratch.buffers())
+    device = trace.held[0].device if trace.held else generators.device
+    builder = _Builder(trace, outputs, gradients, generators, measured, scratch.buffers(device))
     # The setting of oneDNN's products belongs to the process: calls on several threads have to use the same one.
     made = {s: builder.build(s) for s in (builder.settings() if builder.branch_of is not None else [None])}
     found = made[min(made, key=lambda s: builder.seconds.get(str(s), 0.0))]
