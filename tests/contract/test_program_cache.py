@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.engine.array import FusedArray
+from hfta_nb.engine.members.scratch import Scratch
 from hfta_nb.engine.replay.array_call import RESULTS
 from hfta_nb.engine.replay.record import Recorder
 from tests.contract.replay import ENTRIES, MEMBERS, REPLAYED, TIGHT, forget, loss_of_all, mlp, notes, pair, same
@@ -103,6 +104,13 @@ def test_programs_share_memory_with_others_that_run_before_or_after(
     arrays[0]._calls.clear()
     gc.collect()
     assert not any(end() is not None for end in ends)
+
+
+def test_memory_of_another_device_is_not_shared() -> None:
+    here, there = torch.empty(4), torch.empty(4, device="meta")
+    scratch = Scratch()
+    scratch.add([here, there, here])
+    assert [buffer is here for buffer in scratch.buffers(torch.device("cpu"))] == [True]
 
 
 def test_the_halves_of_a_program_keep_their_memory(x: Tensor, device: torch.device) -> None:

@@ -15,6 +15,7 @@ Open `arena.py` first, then `generators.py`.
 | `process_streams` | random streams of Python and NumPy, which belong to the process, and its other threads |
 | `tensor_slots` | where a module stores its tensors, so that they can be replaced |
 | `per_member`, `tree` | inputs marked as per member; nested tuples, lists and dicts of tensors |
+| `scratch` | memory for intermediate values of programs |
 | `threads` | the CPU threads that steps run on |
 | `untraced`, `views` | code that a recorder ignores; a member's own part of a padded tensor |
 """
