@@ -151,10 +151,19 @@ _NO_WARMUP = {
 """Schedules without a warm-up, and what to do."""
 
 
-def factory_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Factory | None:
-    """What makes a member's lr scheduler, warm-up and all, of torch's classes; None for no schedule.
+class Schedule(NamedTuple):
+    """A member's lr scheduler: a linear warm-up of so many steps, and the class that follows with its arguments.
 
     A warm-up of w steps goes linearly to lr, which step number w (from 0) has.
+    """
+
+    warmup: int
+    name: str
+    arguments: dict[str, Any]
+
+
+def schedule_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Schedule | None:
+    """A member's lr scheduler, warm-up and all, in torch's classes; None for no schedule.
 
     Raises:
         OptimError: see `lr_scheduler_of`.
@@ -166,23 +175,29 @@ def factory_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Fac
     remedy = _NO_WARMUP.get(row["lr_scheduler"])
     if warmup and remedy is not None:
         raise OptimError(f"{row['lr_scheduler']} takes none", where="warmup_steps", got=warmup, remedy=remedy)
-
-    def after(optimizer: torch.optim.Optimizer) -> reference.LRScheduler:
-        if found is None:
-            return reference.ConstantLR(optimizer, factor=1.0, total_iters=0)
-        name, given = found
-        if name != "SequentialLR":
-            return getattr(reference, name)(optimizer, **given)  # type: ignore[no-any-return]
-        rising = 0 if warmup else min(given["milestones"][0], span.total - 1)
-        rest = reference.CosineAnnealingLR
-        return _warmed(optimizer, rising, lambda o: rest(o, T_max=span.total - rising, eta_min=_lowest(row)))
-
-    return lambda optimizer: _warmed(optimizer, warmup or 0, after)
+    if found is None:
+        return Schedule(warmup or 0, "ConstantLR", {"factor": 1.0, "total_iters": 0})
+    name, given = found
+    if name != "SequentialLR":
+        return Schedule(warmup or 0, name, given)
+    rising = 0 if warmup else min(given["milestones"][0], span.total - 1)
+    rest = {"T_max": span.total - rising, "eta_min": _lowest(row)}
+    return Schedule(warmup or rising, "CosineAnnealingLR", rest)
 
 
-def _warmed(optimizer: torch.optim.Optimizer, steps: int, after: Factory) -> reference.LRScheduler:
-    """A linear warm-up over so many steps, and then the other schedule."""
+def factory_of(row: Row, epochs: int, steps_per_epoch: int | None = None) -> Factory | None:
+    """What makes a member's lr scheduler; None for no schedule.
+
+    Raises:
+        OptimError: see `lr_scheduler_of`.
+    """
+    found = schedule_of(row, epochs, steps_per_epoch)
+    return None if found is None else lambda optimizer: _made(found, optimizer)
+
+
+def _made(found: Schedule, optimizer: torch.optim.Optimizer) -> reference.LRScheduler:
+    kind, steps = getattr(reference, found.name), found.warmup
     if not steps:
-        return after(optimizer)
+        return kind(optimizer, **found.arguments)  # type: ignore[no-any-return]
     rising = reference.LinearLR(optimizer, start_factor=1 / (steps + 1), end_factor=1.0, total_iters=steps)
-    return reference.SequentialLR(optimizer, [rising, after(optimizer)], milestones=[steps])
+    return reference.SequentialLR(optimizer, [rising, kind(optimizer, **found.arguments)], milestones=[steps])
