@@ -55,16 +55,16 @@ def check_member(study: StudyState, variant: Variant, epochs: int | None) -> Ite
         raise StudyError("its member was pulled toward others, and has no training alone to compare with",
                          where=variant.label, remedy="check a study without population=hfta.Leader(...)")  # fmt: skip
     member = study.history.members.get(variant.id)
-    done = _unchanged(study, member, variant) if member else 0
+    done = unchanged(study, member, variant) if member else 0
     name = str(study.dtype).removeprefix("torch.") if study.precision == "fp32" else study.precision
     most = done if name == "float64" else min(done, COMPARED_EPOCHS)
     count = most if epochs is None else min(positive("epochs", epochs), done)
     if member is None or not count:
         raise StudyError("has no epoch to compare yet", where=variant.label, remedy="run the study first")
     noting.warn_of_other_choices(study)
-    stretch = _first_stretch(study, member, variant)
+    stretch = first_stretch(study, member, variant)
     count = min(count, stretch or count)
-    alone = _alone(*_planned(study, variant))
+    alone = _alone(*planned(study, variant))
     recorded = _up_to(member, study.metrics, count)
     longest = max(count, member.planned if stretch else study.epochs)
     settings = replace(settings_of(study), epochs=longest, data=_as_given(study.data))
@@ -104,7 +104,7 @@ def _as_given(data: AnyData) -> AnyData:
     return data
 
 
-def _unchanged(study: StudyState, member: Member, variant: Variant) -> int:
+def unchanged(study: StudyState, member: Member, variant: Variant) -> int:
     """Epochs of a member before it was changed while it trained; all where it was not.
 
     Raises:
@@ -126,7 +126,7 @@ def _unchanged(study: StudyState, member: Member, variant: Variant) -> int:
 def _matters(study: StudyState, variant: Variant, edit: ev.MemberEdited) -> bool:
     """Whether a member that was changed in this way trains otherwise than it was planned.
 
-    One that trains longer does where its lr schedule spans its training; that all do is known to `_first_stretch`.
+    One that trains longer does where its lr schedule spans its training; that all do is known to `first_stretch`.
     """
     if edit.how != "extended":
         return True
@@ -137,7 +137,7 @@ def _matters(study: StudyState, variant: Variant, edit: ev.MemberEdited) -> bool
     return planned != longer
 
 
-def _planned(study: StudyState, variant: Variant) -> tuple[Group, int]:
+def planned(study: StudyState, variant: Variant) -> tuple[Group, int]:
     """A variant's group and its place there, as it was planned, before it was changed."""
     if not any(edit.variant == variant.id and edit.how in ("set", "copied") for edit in study.history.edits):
         return next((g, g.variants.index(v)) for g in study.plan_groups for v in g.variants if v.id == variant.id)
@@ -145,7 +145,7 @@ def _planned(study: StudyState, variant: Variant) -> tuple[Group, int]:
     return replace(group, variants=(variant,)), 0
 
 
-def _first_stretch(study: StudyState, member: Member, variant: Variant) -> int:
+def first_stretch(study: StudyState, member: Member, variant: Variant) -> int:
     """The epoch after which a longer run has changed a member's lr schedule; 0 if none has."""
     before, now = _spans(study, variant, (member.planned or study.epochs, study.epochs))
     return 0 if before == now and study.validate_every == 1 else member.replanned
@@ -153,7 +153,7 @@ def _first_stretch(study: StudyState, member: Member, variant: Variant) -> int:
 
 def _spans(study: StudyState, variant: Variant, epochs: Sequence[int]) -> list[list[Any]]:
     """A member's lr schedules, were it to train for so many epochs."""
-    group, place = _planned(study, variant)
+    group, place = planned(study, variant)
     row, phases = group.rows[place], study.family.phases
     rows = [phase.row(row) for phase in phases] if phases else [row]
     length = study.steps_per_epoch or study.data.batches(int(row["batch_size"]))

@@ -11,13 +11,13 @@ from torch import nn
 from hfta_nb.data import leaves, tree_map
 from hfta_nb.data.augment import Augmenting
 from hfta_nb.engine.array.access import HeldLoss, take_losses
-from hfta_nb.errors import DataError, StoreError
+from hfta_nb.errors import DataError, StoreError, StudyError
 from hfta_nb.errors.border import PATH, Kind, takes, whole
 from hfta_nb.errors.plain_text import visible
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.models.weights import own_tensors
 from hfta_nb.search.grid import Variant, show
-from hfta_nb.study import code, keeping
+from hfta_nb.study import code, keeping, scripts
 from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.pending_group import weights_at
 from hfta_nb.train.plan import Group
@@ -162,6 +162,34 @@ class Result:
         x = tree_map(lambda t: t.to("cpu", study.dtype) if t.is_floating_point() else t.cpu(), x)
         prepared = Augmenting(data, torch.device("cpu"), study.dtype).of([group.rows[index]], [0])
         return data.floats(x, study.dtype) if prepared is None else prepared.validation(x, None)[0]
+
+    @takes(StudyError, path=PATH)
+    def script(self, path: str | Path) -> Path:
+        """Write a plain PyTorch training script that reproduces its run, without hfta_nb.
+
+        The script has the source of the model and the loss (installed packages are imported), the seeds, the optimizer,
+        the lr schedule and the loop; the data are beside it, as safetensors. Run it with ``python``: it prints the
+        losses of each epoch as a line of JSON.
+
+        Args:
+            path: of the script, which ends in ".py"; it is replaced, as are the data beside it.
+
+        Returns:
+            The path.
+
+        Raises:
+            StudyError: something in its run has no plain script, such as a change that was made while it trained, data
+                that are read batch by batch, augmentation, or a function without source. The message names it.
+            StoreError: the files can't be written.
+
+        Example:
+            >>> import hfta_nb as hfta, tempfile
+            >>> study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=1)
+            >>> results = study.fit(progress=False)
+            >>> study.best().script(tempfile.mkdtemp() + "/train.py").name
+            'train.py'
+        """
+        return scripts.write(self.study, self.variant, Path(path).absolute())
 
     def to_code(self) -> str:
         """Python source that loads it in another notebook."""
