@@ -12,12 +12,12 @@ from hfta_nb.data import leaves, tree_map
 from hfta_nb.data.augment import Augmenting
 from hfta_nb.engine.array.access import HeldLoss, take_losses
 from hfta_nb.errors import DataError, StoreError, StudyError
-from hfta_nb.errors.border import PATH, Kind, takes, whole
+from hfta_nb.errors.border import PATH, TEXT, Kind, takes, whole
 from hfta_nb.errors.plain_text import visible
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.models.weights import own_tensors
 from hfta_nb.search.grid import Variant, show
-from hfta_nb.study import code, keeping, scripts
+from hfta_nb.study import code, keeping, model_card, module_files, scripts
 from hfta_nb.study.study_state import StudyState
 from hfta_nb.train.pending_group import weights_at
 from hfta_nb.train.plan import Group
@@ -162,6 +162,54 @@ class Result:
         x = tree_map(lambda t: t.to("cpu", study.dtype) if t.is_floating_point() else t.cpu(), x)
         prepared = Augmenting(data, torch.device("cpu"), study.dtype).of([group.rows[index]], [0])
         return data.floats(x, study.dtype) if prepared is None else prepared.validation(x, None)[0]
+
+    @takes(StudyError, path=PATH, format=TEXT.or_none, at=_MOMENT)
+    def export(self, path: str | Path, format: str | None = None, at: str | int = keeping.BEST) -> Path:
+        """Write its module for other programs, and a model card beside it.
+
+        The file takes batches of any size. It is run on two batches and compared with the module: ONNX by onnxruntime
+        where that is installed. The card, of the same name with ".md", has the configuration, metrics, data, seeds,
+        versions, what the inputs are, how to load the file, and how it compared.
+
+        Args:
+            path: of the file, which is replaced.
+            format: "onnx", "torch.export" or "safetensors" (the weights alone); by default as the path ends: ".onnx",
+                ".pt2", ".safetensors".
+            at: as for `module`.
+
+        Returns:
+            The path.
+
+        Raises:
+            StoreError: no such weights were saved (yet), or the file can't be written.
+            StudyError: a package is not installed (``pip install 'hfta_nb[export]'`` for ONNX), the module can't be
+                written in this format, or what was written gives other outputs.
+
+        Example:
+            >>> import hfta_nb as hfta, tempfile
+            >>> study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=1)
+            >>> results = study.fit(progress=False)
+            >>> study.best().export(tempfile.mkdtemp() + "/best.pt2").name
+            'best.pt2'
+        """
+        place = Path(path).absolute()
+        kind = module_files.format_of(place, format)
+        module, data, dtype = self.module(at), self.study.data, self.study.dtype
+
+        def batch(size: int) -> Any:
+            x = data.sample(size, dtype=dtype)
+            return tree_map(lambda t: t[torch.arange(size) % len(t)], x)
+
+        checked = module_files.write(self._untrained, module, batch, place, kind)
+        model_card.write(self.study, self.variant, at, place, kind, checked, batch(1))
+        return place
+
+    def _untrained(self) -> nn.Module:
+        group, index = self._place()
+        with preserve_rng():
+            module = self.study.family.member(**group.arguments[index]).to(self.study.dtype)
+        take_losses(module)
+        return module
 
     @takes(StudyError, path=PATH)
     def script(self, path: str | Path) -> Path:

@@ -56,7 +56,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         patches = self.patches(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.summary.expand(len(x), -1, -1), patches], 1) + self.positions
+        tokens = torch.cat([self.summary.expand(x.shape[0], -1, -1), patches], 1) + self.positions
         return self.head(self.norm(self.blocks(self.dropout(tokens)))[:, 0])
 
 
