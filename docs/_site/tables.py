@@ -90,10 +90,13 @@ def directories() -> str:
     return table(head, ((f"`{n}`", _task(n), _first_line(reader)) for n, reader in READERS.items()))
 
 
+COMMANDS = ("run", "tune", "plan", "families", "results", "runs", "attach", "stop", "doctor")
+
+
 def command_line() -> str:
     """What the command and each of its subcommands print for ``--help``."""
     parts = []
-    for command in ((), ("run",), ("plan",), ("families",), ("results",)):
+    for command in ((), *((name,) for name in COMMANDS)):
         title = " ".join(("hfta-nb", *command))
         parts.append(f"## `{title}`\n\n```text\n{help_of(*command)}```\n")
     return "\n".join(parts)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TextIO
 
-from hfta_nb.cli.options import parse
+from hfta_nb.cli.options import UsageError, parse
 from hfta_nb.cli.text import clean
 from hfta_nb.errors import HftaError
 
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] | Non
     """
     for stream in (sys.stdout, sys.stderr):
         _never_fail_on_a_letter(stream)
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         given = parse(arguments)
         # Imported here, so that --help answers before torch is imported.
@@ -47,19 +48,27 @@ def main(arguments: Sequence[str] | None = None, ready: Callable[[], None] | Non
         code: int = command.main(given)
         sys.stdout.flush()
         return code
+    except UsageError as error:
+        fail(error.message, WRONG_INPUT, error if as_json else None)
+        raise
     except HftaError as error:
-        return fail(error.message)
-    except KeyboardInterrupt:
-        return fail("interrupted", INTERRUPTED)
+        return fail(error.message, WRONG_INPUT, error if as_json else None)
+    except KeyboardInterrupt as error:
+        return fail("interrupted", INTERRUPTED, error if as_json else None)
     except BrokenPipeError:
         # The reader (such as `head`) is gone. Without this, Python reports another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
 
 
-def fail(message: str, code: int = WRONG_INPUT) -> int:
-    """Print an error in one line on standard error; returns the exit code."""
+def fail(message: str, code: int = WRONG_INPUT, error: BaseException | None = None) -> int:
+    """Print an error in one line on standard error, and on standard output as JSON if it is given; returns the exit
+    code."""
     print(f"hfta-nb: error: {clean(message)}", file=sys.stderr)
+    if error is not None:
+        from hfta_nb.cli import json_lines
+
+        json_lines.error(error, message, code)
     return code
 
 

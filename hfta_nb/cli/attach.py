@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hfta_nb.cli import results
+from hfta_nb.cli import json_lines, results
 from hfta_nb.cli.run import shown_path
 from hfta_nb.errors import StoreError
 
@@ -18,9 +18,10 @@ def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     store = running(given.directory)
     try:
-        return results.show(store, follows=True)
+        return results.show(store, given, follows=True)
     except KeyboardInterrupt:
-        print(f"the run goes on; to stop it: hfta-nb stop {shown_path(store.directory)}")
+        text = f"the run goes on; to stop it: hfta-nb stop {shown_path(store.directory)}"
+        json_lines.write("message", {"text": text}) if given.json else print(text)
         return 0
 
 

@@ -30,6 +30,7 @@ examples:
   hfta-nb tune study.toml
   hfta-nb runs
   hfta-nb results hfta_runs/RUN
+  hfta-nb doctor
 """
 
 GRID_HELP = """\
@@ -83,12 +84,19 @@ OF_THE_STUDY = ("family", "data", "grid", "set", "lr", "optimizer", "lr_schedule
 """Options that define a study, which can't be given with --resume; --epochs can, as it makes a run longer."""
 
 
+class UsageError(SystemExit):
+    """Options that can't be understood; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(2)
+        self.message = message
+
+
 class _Parser(argparse.ArgumentParser):
-    """Prints errors in one line."""
+    """Raises errors, in one line."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{PROGRAM}: error: {visible(message)}; see {self.prog} --help", file=sys.stderr)
-        raise SystemExit(2)
+        raise UsageError(f"{visible(message)}; see {self.prog} --help")
 
 
 class _Version(argparse.Action):
@@ -107,7 +115,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The arguments as a namespace; `command` is the name of a module of `hfta_nb.cli`.
 
     Raises:
-        SystemExit: after --help and --version with code 0, on wrong usage with code 2.
+        SystemExit: after --help and --version, with code 0.
+        UsageError: on wrong usage.
     """
     parser = _parser()
     given = parser.parse_args(arguments)
@@ -159,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     _study_options(plan)
 
     _command(commands, "families", "list the model families, their data and their axes", "")
+    _command(commands, "doctor", "say what this machine has, and what it costs where something is missing", "")
 
     results = _command(commands, "results", "show the leaderboard of a run", "")
     results.add_argument("directory", metavar="DIR", type=_path, help="the folder of the run")
@@ -182,6 +192,7 @@ def _command(commands: Any, name: str, text: str, epilog: str) -> argparse.Argum
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=text, description=description, epilog=epilog, formatter_class=form, allow_abbrev=False
     )
+    parser.add_argument("--json", action="store_true", help="print lines of JSON, for programs")
     return parser
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from hfta_nb import events as ev
 from hfta_nb.cli import studies, terminal_tables
 from hfta_nb.cli.displays import Display, Lines, LiveDisplay
-from hfta_nb.cli.run import report
+from hfta_nb.cli.json_lines import JsonLines
+from hfta_nb.cli.run import report, report_json
 from hfta_nb.errors import StoreError
 from hfta_nb.records.history import History
 
@@ -32,16 +33,16 @@ def main(given: argparse.Namespace) -> int:
     store.read_study()
     if given.follow:
         with contextlib.suppress(KeyboardInterrupt):
-            return show(store, given.csv, follows=True)
-    return show(store, given.csv)
+            return show(store, given, follows=True)
+    return show(store, given)
 
 
-def show(store: Store, csv: str | None = None, *, follows: bool = False) -> int:
+def show(store: Store, given: argparse.Namespace, *, follows: bool = False) -> int:
     """Show the leaderboard of a run; returns the exit code.
 
     Args:
         store: of the run, of which the events alone are read: its family may be defined in a notebook.
-        csv: a file to write the leaderboard to as well.
+        given: its ``json``, and ``csv``, a file to write the leaderboard to as well, if it has one.
         follows: first show how it goes on, until it ends.
 
     Raises:
@@ -51,12 +52,16 @@ def show(store: Store, csv: str | None = None, *, follows: bool = False) -> int:
     from hfta_nb.records.summaries import history_of
 
     out = terminal_tables.console()
+    csv: str | None = getattr(given, "csv", None)
     if follows:
         seen = History()
-        follow(store, seen, (LiveDisplay if out.is_terminal else Lines)(out, lambda: seen))
+        shown = JsonLines() if given.json else (LiveDisplay if out.is_terminal else Lines)(out, lambda: seen)
+        follow(store, seen, shown)
     history = history_of(store)
     if history.run is None:
         raise StoreError("nothing has run here yet", where=str(store.directory))
+    if given.json:
+        return report_json(history, store.directory, csv, 0)
     return report(history, store.directory, out, csv)
 
 

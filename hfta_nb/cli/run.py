@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hfta_nb import events as ev
-from hfta_nb.cli import fail, studies, terminal_tables
+from hfta_nb.cli import fail, json_lines, studies, terminal_tables
 from hfta_nb.cli import text as show
 from hfta_nb.cli.displays import Display, Lines, LiveDisplay, Silent
 from hfta_nb.cli.progress import RunProgress
@@ -49,6 +49,8 @@ def main(given: argparse.Namespace) -> int:
         raise StudyError("fewer epochs than before", where="--epochs", got=epochs, accepted=f"{study.epochs} or more")
     display = display_of(given, study, out)
     code = train(study, display, out, resume=given.resume is not None, epochs=epochs, where=where)
+    if given.json:
+        return _report_json(study, given, code)
     if code in (0, STOPPED):
         written = report(study.history, study.directory, out, given.csv)
         if code == 0 and given.check is not None:
@@ -88,6 +90,8 @@ def train(
         from hfta_nb.study import rescued  # it imports torch
 
         return _failed(study, f"{rescued(study, error)}")
+    except BrokenPipeError:  # who reads the events is gone; the run was stopped, and everything is kept
+        raise
     except Exception as error:
         traceback.print_exc()
         return _failed(study, f"{type(error).__name__}: {error}")
@@ -96,6 +100,24 @@ def train(
     if interrupts.signal is not None or study.history.state == ev.STOPPED:
         return STOPPED
     return 0
+
+
+def _report_json(study: Study, given: argparse.Namespace, code: int) -> int:
+    """Print checks and then the results as JSON; returns the exit code."""
+    if code == 0 and given.check is not None:
+        found = [e for e in study.check_events(given.check or None) if isinstance(e, ev.MemberChecked)]
+        for event in found:
+            json_lines.write("event", ev.to_json(event))
+        code = 0 if all(event.equal for event in found) else FAILED
+    return report_json(study.history, study.directory, given.csv, code)
+
+
+def report_json(history: History, directory: Path, csv: str | None, code: int, **more: Any) -> int:
+    """Print the results as JSON, and write the leaderboard; returns the exit code."""
+    error = "" if csv is None else _write_csv(history, directory, csv)
+    code = code or (FAILED if error else 0)
+    json_lines.results(history, directory, csv=None if error else csv, **more, exit_code=code)
+    return fail(error, code) if error else code
 
 
 @terminal_tables.printing()
@@ -214,6 +236,8 @@ class Interrupts:
 
 def display_of(given: argparse.Namespace, study: Study, out: Console) -> Display:
     """The display that the options ask for."""
+    if given.json:
+        return json_lines.JsonLines(given.quiet)
     if given.quiet:
         return Silent(out)
     return (LiveDisplay if out.is_terminal else Lines)(out, lambda: study.history)

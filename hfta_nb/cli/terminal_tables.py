@@ -27,6 +27,7 @@ from hfta_nb.search.grid import show as show_value
 if TYPE_CHECKING:
     from hfta_nb import Family
     from hfta_nb.search.grid import AxisSpec
+    from hfta_nb.study import Part
 
 MOST_ROWS = 40
 """With more members than this, the rest is only counted; the CSV has all."""
@@ -202,6 +203,18 @@ def plan(rows: Sequence[Mapping[str, Any]], variants: Mapping[int, str], out: Co
         out.print(show.clean(label))
     if len(variants) > MOST_ROWS:
         out.print(f"... and {show.several(len(variants) - MOST_ROWS, 'variant')} more")
+
+
+@printing()
+def parts(found: Sequence[Part], out: Console) -> None:
+    """The parts of a machine: what there is, and of what is missing what that costs and what to do."""
+    words = {True: "yes", False: "no", None: show.NOTHING}
+    for part in found:
+        style = "yellow" if part.found is False else ""
+        out.print(Text(f"{words[part.found]:4}{part.part}: {show.clean(part.has)}", style), soft_wrap=True)
+        for name, text in (("costs", part.costs), ("remedy", part.remedy)):
+            if text:
+                out.print(Text(f"    {name}: {show.clean(text)}"), soft_wrap=True)
 
 
 def write_csv(history: History, path: str) -> None:

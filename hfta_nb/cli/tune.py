@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hfta_nb.cli import studies, terminal_tables
 from hfta_nb.cli import text as show
-from hfta_nb.cli.run import STOPPED, display_of, report, shown_path, train
+from hfta_nb.cli.run import STOPPED, display_of, report, report_json, shown_path, train
 from hfta_nb.cli.study_file import StudyFile
 from hfta_nb.errors import StudyError
 
@@ -33,11 +33,14 @@ def main(given: argparse.Namespace) -> int:
         done, epochs = _kept(study, file)
         if not done:
             code = _train(study, given, out, resume=True, epochs=epochs)
+    refusals = study.searcher.refusals if study.searcher else {}
+    if given.json:
+        return report_json(study.history, study.directory, given.csv, code, refused_trials=refusals)
     if code in (0, STOPPED):
         again = f"hfta-nb tune {show.clean(shlex.quote(given.file))}"
         written = report(study.history, study.directory, out, given.csv, again=again)
         code = code or written
-        for number, why in (study.searcher.refusals if study.searcher else {}).items():
+        for number, why in refusals.items():
             out.print(Text(f"trial {number} was not trained: {show.clean(why)}", "red"), soft_wrap=True)
     return code
 
@@ -45,7 +48,7 @@ def main(given: argparse.Namespace) -> int:
 def _train(
     study: Study, given: argparse.Namespace, out: Console, resume: bool = False, epochs: int | None = None
 ) -> int:
-    if not given.quiet:
+    if not given.quiet and not given.json:
         place = shown_path(study.directory)
         out.print(Text(f"in {place}; from a notebook: Workbench.reattach({place!r})"), soft_wrap=True)
     return train(study, display_of(given, study, out), out, resume=resume, epochs=epochs)

@@ -4,6 +4,7 @@ from hfta_nb.search import COSTS
 from hfta_nb.study.analysis import LINKED, linked
 from hfta_nb.study.comparing import RUN, compare, overlay, together
 from hfta_nb.study.definition_files import given_options, rescued
+from hfta_nb.study.machine import Part, parts_of_machine
 from hfta_nb.study.planning import array_name
 from hfta_nb.study.result import Result
 from hfta_nb.study.run_index import SavedRun, annotate, delete_run, runs, saved_runs
@@ -16,6 +17,7 @@ __all__ = [
     "RUN",
     "Change",
     "Kept",
+    "Part",
     "Result",
     "SavedRun",
     "Study",
@@ -27,6 +29,7 @@ __all__ = [
     "kept",
     "linked",
     "overlay",
+    "parts_of_machine",
     "rescued",
     "runs",
     "saved_runs",

@@ -35,6 +35,7 @@ from hfta_nb.engine.eager.plain_copies import plain_member
 from hfta_nb.engine.eager.returned_numbers import is_number, tensor_of_number
 from hfta_nb.engine.eager.shared_modules import warn_of_changing, warn_of_copies
 from hfta_nb.engine.eager.user_warnings import warn
+from hfta_nb.engine.kernels.native.build import own_kernels
 from hfta_nb.engine.kernels.strategy import timing_cache, variant_trials
 from hfta_nb.engine.members.arena import Arena, is_held_once
 from hfta_nb.engine.members.copying import copied_module
@@ -82,6 +83,7 @@ __all__ = [
     "load_tensors",
     "looked_at",
     "of_member",
+    "own_kernels",
     "own_names",
     "own_tensors",
     "owner",

@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hfta_nb.engine.kernels.native import background, prebuilt
 from hfta_nb.engine.kernels.native.alive import alive
@@ -82,6 +82,31 @@ def available(names: Iterable[str]) -> tuple[str, ...]:
         if _given(name) not in _loaded and not _switched_off() and _prebuilt(name) is None:
             _start(name)
     return tuple(name for name in names if library(name) is not None)
+
+
+class OwnKernels(NamedTuple):
+    """What there is of the kernels in C.
+
+    Attributes:
+        compiler: its path; None where there is none.
+        available: names of the libraries that this process can use.
+        missing: of the others.
+        off: why none is compiled or kept, by the variable that says so; empty where they are.
+    """
+
+    compiler: str | None
+    available: tuple[str, ...]
+    missing: tuple[str, ...]
+    off: str
+
+
+def own_kernels() -> OwnKernels:
+    """What there is of the kernels in C; missing ones are compiled first, as a first run does."""
+    names = sorted(source.stem for source in Path(__file__).parent.glob("*.c"))
+    there = available(names)
+    off = f"{VARIABLE}=off" if _switched_off() else f"{CACHE}=off" if folder(os.environ) is None else ""
+    missing = tuple(name for name in names if name not in there)
+    return OwnKernels(_compiler(os.environ.get("CC", "")), there, missing, off)
 
 
 def make_all() -> list[str]:
