@@ -75,15 +75,10 @@ def parts_of_machine(folder: Path) -> Iterator[Part]:
 
 def _kernels() -> Part:
     found, name = own_kernels(), "own CPU kernels"
-    ways = f"{len(found.available)} of {len(found.available) + len(found.missing)} libraries"
-    by = f", compiled by {found.compiler}" if found.compiler else ""
-    if found.off:
-        return Part(name, False, f"switched off by {found.off}", _NO_KERNELS, f"unset {found.off.partition('=')[0]}")
-    if found.compiler is None and found.missing:
-        return Part(name, False, f"no C compiler; {ways}", _NO_KERNELS, "install gcc or clang")
-    if found.missing:
-        return Part(name, False, f"{ways}{by}; not {', '.join(found.missing)}", _NO_KERNELS, "another compiler, by CC")
-    return Part(name, True, f"{ways}{by}")
+    has = f"{len(found.available)} of {len(found.available) + len(found.missing)} libraries, {found.source}"
+    if not found.missing:
+        return Part(name, True, has)
+    return Part(name, False, has, _NO_KERNELS, "gcc or clang, or the wheel for this platform")
 
 
 def _triton(gpu: bool) -> Part:

@@ -85,28 +85,18 @@ def available(names: Iterable[str]) -> tuple[str, ...]:
 
 
 class OwnKernels(NamedTuple):
-    """What there is of the kernels in C.
+    """What there is of the kernels in C: where they come from, and the libraries that this process can use or lacks."""
 
-    Attributes:
-        compiler: its path; None where there is none.
-        available: names of the libraries that this process can use.
-        missing: of the others.
-        off: why none is compiled or kept, by the variable that says so; empty where they are.
-    """
-
-    compiler: str | None
+    source: str
     available: tuple[str, ...]
     missing: tuple[str, ...]
-    off: str
 
 
 def own_kernels() -> OwnKernels:
-    """What there is of the kernels in C; missing ones are compiled first, as a first run does."""
-    names = sorted(source.stem for source in Path(__file__).parent.glob("*.c"))
-    there = available(names)
-    off = f"{VARIABLE}=off" if _switched_off() else f"{CACHE}=off" if folder(os.environ) is None else ""
-    missing = tuple(name for name in names if name not in there)
-    return OwnKernels(_compiler(os.environ.get("CC", "")), there, missing, off)
+    """What there is of the kernels in C; missing ones are compiled first, as a run does."""
+    there = make_all()
+    missing = (source.stem for source in Path(__file__).parent.glob("*.c") if source.stem not in there)
+    return OwnKernels(told(), tuple(there), tuple(sorted(missing)))
 
 
 def make_all() -> list[str]:
