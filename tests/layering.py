@@ -98,9 +98,9 @@ study: HEADLESS engine.comparison engine.distances engine.equality workers.pools
 study.executors: errors records.events records.history workers.processes workers.pools study
 figures: errors errors.border records.events search.grid records.history records.speeds search.averages figures.colors
 study.callbacks: errors records.entry_points records.events search.grid
-ui: errors records.regular_files records.pace records.events search search.grid records.history records.speeds
-    records.summaries errors.user_frames figures.colors models.study_argument models.study_config models.recipes
-    models.model_zoo study study.executors figures hfta_nb
+ui: errors records.regular_files records.pace records.events search search.averages search.grid records.history
+    records.speeds records.summaries errors.user_frames figures.colors models.study_argument models.study_config
+    models.recipes models.model_zoo study study.executors figures hfta_nb
 cli: errors.plain_text errors records.regular_files records.pace records.events search.grid records.history
     records.speeds records.summaries
     records.store models.study_argument models.study_config workers.executor_table study study.executors hfta_nb
