@@ -232,7 +232,7 @@ def _reader(name: str) -> Callable[[str], Any] | None:
     """What reads an option's text, where that is more than a word."""
     known = ARGUMENTS[name]
     of_type = _whole(known.low) if known.bare_type == "int" and known.low is not None else _number(known)
-    special: dict[str, Any] = {"padding": _padding, "capacity": _capacity}
+    special: dict[str, Any] = {"padding": _padding, "capacity": _capacity, "folds": _whole(2)}
     return special.get(name, of_type if known.range else None)
 
 

@@ -6,9 +6,10 @@ from hfta_nb.data.catalogue_names import known, task_of
 from hfta_nb.data.datasets import from_dataset
 from hfta_nb.data.demand import Demand
 from hfta_nb.data.device_placement import Placement, free_bytes, gathered, is_resident, placed, placement
+from hfta_nb.data.folds import folded
 from hfta_nb.data.labels import ignoring, next_tokens
 from hfta_nb.data.long_pass import LONG_PASS, warn_of_long_pass
-from hfta_nb.data.order import SPLIT_SEED, order, orders
+from hfta_nb.data.order import SPLIT_SEED, Draw, Fold, by_member, order
 from hfta_nb.data.packing import pack
 from hfta_nb.data.prefetch import Ahead
 from hfta_nb.data.preprocessed import preprocessed
@@ -30,6 +31,8 @@ __all__ = [
     "Data",
     "Demand",
     "DeviceTransfer",
+    "Draw",
+    "Fold",
     "InFlight",
     "Placement",
     "Positional",
@@ -39,8 +42,10 @@ __all__ = [
     "StreamEndedError",
     "StreamServer",
     "Workers",
+    "by_member",
     "check_finite",
     "count",
+    "folded",
     "found",
     "free_bytes",
     "from_batches",
@@ -59,7 +64,6 @@ __all__ = [
     "names_for",
     "next_tokens",
     "order",
-    "orders",
     "pack",
     "packed",
     "placed",

@@ -97,7 +97,7 @@ def _rows(tensor: Tensor, rows: Tensor, pinned: bool) -> Tensor:
 
 
 def _tensors(data: Data) -> list[Tensor]:
-    return [t for part in (data.x, data.y, data.x_validation, data.y_validation) for t in leaves(part)]
+    return [t for part in data.parts for t in leaves(getattr(data, part))]
 
 
 def _is_there(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> bool:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hfta_nb.data.labels import IGNORED, beside_mask
+from hfta_nb.data.order import Draw, Fold, order, sampled
 from hfta_nb.errors import DataError
 
 Samples: TypeAlias = Any
@@ -98,10 +99,23 @@ class Inputs(ABC):
     def examples(self) -> tuple[Samples, Samples]:
         """Some training inputs and targets, as stored."""
 
-    @property
-    def class_counts(self) -> tuple[int, ...] | None:
-        """Training targets of each class; None of data that is read batch by batch, or has no classes."""
+    folds: tuple[Fold, ...] = ()
+
+    def class_counts(self, fold: int | None = None) -> tuple[int, ...] | None:
+        """Training targets of each class; None of data that is read batch by batch, or has no classes.
+
+        Args:
+            fold: of whose training samples; None for all.
+        """
         return None
+
+    @abstractmethod
+    def batches(self, batch_size: int) -> int | None:
+        """Number of mini-batches in a pass through the training samples, if known."""
+
+    def batches_for(self, row: Mapping[str, Any]) -> int | None:
+        """The same for a member with these values of all training axes."""
+        return self.batches(int(row["batch_size"]))
 
     @abstractmethod
     def sample_batch(
@@ -187,6 +201,8 @@ class Data(Inputs):
             after scaling to [0, 1]; None to not standardise. See `floats`.
         words: for texts of words, the word of each token.
         drop_last: leave out the last mini-batch of a pass if it is not full.
+        folds: of cross-validation. Members train on a part of the training samples each, and validation samples are the
+            training samples: those that are held out from the member.
         origin: the data set that all this was read from; it stays in this process.
     """
 
@@ -200,6 +216,7 @@ class Data(Inputs):
     standard: tuple[Tensor, Tensor] | None = None
     words: tuple[str, ...] = ()
     drop_last: bool = False
+    folds: tuple[Fold, ...] = ()
     origin: Origin | None = field(default=None, repr=False)
 
     def as_given(self) -> Any:
@@ -215,16 +232,39 @@ class Data(Inputs):
     """Of its own; a `Stream` may have one."""
 
     @functools.cached_property
-    def class_counts(self) -> tuple[int, ...] | None:
-        """See `Inputs`."""
+    def _labels(self) -> Tensor | None:
+        """The class of each training target, `IGNORED` where it does not count; None where there are no classes."""
         y, mask = beside_mask(self.y)
         if not isinstance(y, Tensor) or "num_classes" not in self.facts:
             return None
         labels = y.movedim(1, -1).argmax(-1) if y.is_floating_point() else y
-        kept = labels != IGNORED
-        if mask is not None:
-            kept = kept & (mask.reshape(*mask.shape, *[1] * (labels.ndim - mask.ndim)).expand_as(labels) != 0)
-        return tuple(torch.bincount(labels[kept].flatten(), minlength=self.facts["num_classes"]).tolist())
+        if mask is None:
+            return labels
+        counts = mask.reshape(*mask.shape, *[1] * (labels.ndim - mask.ndim)).expand_as(labels) != 0
+        return torch.where(counts, labels, IGNORED)
+
+    def class_counts(self, fold: int | None = None) -> tuple[int, ...] | None:
+        """See `Inputs`."""
+        labels = self._labels
+        if labels is None:
+            return None
+        labels = labels if fold is None else labels[self.folds[fold].training.to(labels.device)]
+        return tuple(torch.bincount(labels[labels != IGNORED], minlength=self.facts["num_classes"]).tolist())
+
+    def drawn(self, draw: Draw, seed: int, epoch: int) -> Tensor:
+        """The numbers of a member's training samples in the order of an epoch; see `order`."""
+        rows = None if draw.fold is None else self.folds[draw.fold].training
+        if draw.balanced:
+            labels = self._labels.cpu() if rows is None else self._labels.cpu()[rows]  # type: ignore[union-attr]
+            shares = 1 / torch.tensor(self.class_counts(draw.fold), dtype=torch.float64)
+            found = sampled(torch.where(labels == IGNORED, 0, shares[labels.clamp(min=0)]), seed, epoch)
+        else:
+            found = order(len(self) if rows is None else len(rows), seed, epoch)
+        return found if rows is None else rows[found]
+
+    def held_out_of(self, fold: int | None) -> Tensor:
+        """The numbers of the validation samples of a member."""
+        return torch.arange(self.held_out) if fold is None else self.folds[fold].held_out
 
     def __len__(self) -> int:
         return count(self.x)
@@ -238,9 +278,14 @@ class Data(Inputs):
         """Of training."""
         return count(self.x)
 
-    def batches(self, batch_size: int) -> int:
+    def batches(self, batch_size: int, fold: int | None = None) -> int:
         """Number of mini-batches in a pass through the training samples; the last one may be smaller."""
-        return batches_in(len(self), batch_size, self.drop_last)
+        samples = len(self) if fold is None else len(self.folds[fold].training)
+        return batches_in(samples, batch_size, self.drop_last)
+
+    def batches_for(self, row: Mapping[str, Any]) -> int:
+        """See `Inputs`."""
+        return self.batches(int(row["batch_size"]), row.get("fold"))
 
     def dropping_last(self) -> Data:
         """The same data, without the last mini-batch of a pass where it is not full."""
@@ -260,18 +305,27 @@ class Data(Inputs):
     def to(self, device: torch.device, dtype: torch.dtype) -> Data:
         """Move to a device, floating-point tensors to `dtype`."""
 
-        parts = [moved(t, device, dtype) for t in (self.x, self.y, self.x_validation, self.y_validation)]
+        parts = [moved(getattr(self, name), device, dtype) for name in self.parts]
         standard = None if self.standard is None else (self.standard[0].to(device), self.standard[1].to(device))
-        return replace(self, x=parts[0], y=parts[1], x_validation=parts[2], y_validation=parts[3], standard=standard)
+        x, y, xv, yv = parts * (2 if self.folds else 1)
+        return replace(self, x=x, y=y, x_validation=xv, y_validation=yv, standard=standard)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The attributes that hold its samples; with folds, those of training are all."""
+        return PARTS[:2] if self.folds else PARTS
 
     def head(self, n: int) -> Data:
         """The first `n` samples of training and of validation, copied."""
         parts = {name: tree_map(torch.clone, take(getattr(self, name), slice(n))) for name in PARTS}
-        return replace(self, **parts)
+        every = torch.arange(min(n, len(self)))
+        return replace(self, **parts, folds=tuple(Fold(every, every) for _ in self.folds))
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors by name, for saving: "x", or "x.0", "x.1", ... of a tuple, "x.name" of a dict."""
-        named = {name: value for part in PARTS for name, value in _named(part, getattr(self, part))}
+        named = {name: value for part in self.parts for name, value in _named(part, getattr(self, part))}
+        for number, fold in enumerate(self.folds):
+            named |= {f"folds.{number}.training": fold.training, f"folds.{number}.held_out": fold.held_out}
         if self.standard is not None:
             named |= {"standard.mean": self.standard[0], "standard.deviation": self.standard[1]}
         return named
@@ -298,12 +352,16 @@ class Data(Inputs):
             return {k.replace("%2E", ".").replace("%25", "%"): v for k, v in found.items()}
 
         standard = (tensors["standard.mean"], tensors["standard.deviation"]) if "standard.mean" in tensors else None
-        parts = (part("x"), part("y"), part("x_validation"), part("y_validation"))
-        return cls(name, task, *parts, facts, standard, tuple(words))
+        count = sum(key.endswith(".held_out") for key in tensors if key.startswith("folds."))
+        folds = [Fold(tensors[f"folds.{i}.training"], tensors[f"folds.{i}.held_out"]) for i in range(count)]
+        x, y, xv, yv = (part(one) for one in (PARTS[:2] * 2 if folds else PARTS))
+        return cls(name, task, x, y, xv, yv, facts, standard, tuple(words), folds=tuple(folds))
 
     def __repr__(self) -> str:
         shape = " and ".join(str(list(t.shape[1:])) for t in leaves(self.x))
-        return f"Data({self.name!r}, {self.task}, {len(self)} + {self.held_out} samples of {shape})"
+        held_out = "" if self.folds else f" + {self.held_out}"
+        folds = f" in {len(self.folds)} folds" if self.folds else ""
+        return f"Data({self.name!r}, {self.task}, {len(self)}{held_out} samples of {shape}{folds})"
 
 
 PARTS = ("x", "y", "x_validation", "y_validation")

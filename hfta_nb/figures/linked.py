@@ -101,8 +101,10 @@ def seeds(history: History, color_by: str) -> Data:
     run = history.run
     over = [name for name in colors.swept(run.axes) if name in SEEDS] if run else []
     if run is None or not over:
-        remedy = "sweep the axis seed"
-        raise StudyError("one seed was trained with: there is no mean", where="curves over seeds", remedy=remedy)
+        remedy = "sweep the axis seed, or give folds=5"
+        raise StudyError(
+            "one seed and one fold was trained with: there is no mean", where="curves over seeds", remedy=remedy
+        )
     configs = sorted(averages(history, over), key=lambda one: one.members[0].id)
     firsts = [one.members[0] for one in configs]
     swept = {name: run.axes[name] for name in colors.swept(run.axes) if name not in over}

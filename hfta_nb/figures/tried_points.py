@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-SEEDS = ("seed", "data_seed")
+SEEDS = ("seed", "data_seed", "fold")
 """Axes that are averaged over, where others vary too."""
 
 BEST, POINT, FAINT = colors.OKABE_ITO[3].light, colors.OKABE_ITO[0].light, "#9aa0a6"

@@ -5,17 +5,19 @@ They act in training alone. The validation loss is the plain one, so that member
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hfta_nb.data import AnyData
 from hfta_nb.data.labels import IGNORED
 from hfta_nb.engine.array import PerMember, per_member
-from hfta_nb.errors import GridError
+from hfta_nb.engine.array.access import Arguments
+from hfta_nb.errors import GridError, StudyError
 from hfta_nb.models.losses import prediction
 from hfta_nb.models.masks import classes_of
 from hfta_nb.models.member_losses import Target
@@ -28,6 +30,13 @@ GROUP = "imbalance"
 COUNTS = "class_counts"
 """The entry of a row with the number of training samples of each class, 1 where they are not counted; in rows that have
 such axes."""
+
+INPUT = "input"
+"""The value of the axis `weaken_at` for the model's input."""
+
+SHARES = "weaken_shares"
+"""The keyword with which a model gets what weakening leaves of each sample, and the attribute of the layer that has it
+while a batch goes through."""
 
 BETA = 0.999
 """Of the effective number of samples (Cui et al. 2019)."""
@@ -46,17 +55,27 @@ _LOSSES = (
     _axis("tau", "float", 0.0, "Logit adjustment: tau times the log of the share of each class is added to its logit."),
     _axis("label_smoothing", "float", 0.0, "Share of each target that is spread evenly over the classes.", 1.0),
 )
-_WEAKEN = (
+_SAMPLING = AxisSpec(
+    "sampling",
+    "str",
+    "shuffle",
+    ("shuffle", "balanced"),
+    help='How samples are drawn: "balanced" with replacement, all classes equally often, as many as there are.',
+    group=GROUP,
+)
+_OF_SAMPLES = (
+    _SAMPLING,
     _axis("weaken", "float", 0.0, "Major Feature Weakening: how much inputs of large classes are mixed.", 1.0),
     _axis("weaken_gamma", "float", 1.0, "How fast weakening grows with the size of a class."),
+    _axis("weaken_at", "str", INPUT, 'What is mixed: the "input", or the output of the layer of this name.'),
 )
 
-AXES: dict[str, AxisSpec] = {axis.name: axis for axis in (*_LOSSES, *_WEAKEN)}
+AXES: dict[str, AxisSpec] = {axis.name: axis for axis in (*_LOSSES, *_OF_SAMPLES)}
 """All of them, by name; those of the loss first."""
 
 
 def axes_for(task: str | None) -> dict[str, AxisSpec]:
-    """The axes that suit a task; Major Feature Weakening is for samples of one class each."""
+    """The axes that suit a task; weakening and balanced sampling are for samples of one class each."""
     axes = {"classification": AXES.values(), "segmentation": _LOSSES}.get(task or "", ())
     return {axis.name: axis for axis in axes}
 
@@ -66,9 +85,48 @@ def used(row: Mapping[str, Any]) -> bool:
     return COUNTS in row
 
 
-def form(row: Mapping[str, Any]) -> tuple[bool, bool]:
-    """What members of one array have in common: whether losses have settings, and whether inputs may be mixed."""
-    return used(row), bool({"weaken", "weaken_gamma"} & row.keys())
+def form(row: Mapping[str, Any]) -> tuple[bool, bool, str]:
+    """What members of one array have in common: whether losses have settings, whether features may be mixed, where."""
+    return used(row), bool({"weaken", "weaken_gamma"} & row.keys()), row.get("weaken_at", INPUT)
+
+
+def layer_of(module: nn.Module, row: Mapping[str, Any]) -> nn.Module | None:
+    """The layer whose output is mixed; None where nothing is, or the input.
+
+    Raises:
+        GridError: there is no such layer.
+    """
+    _, mixes, name = form(row)
+    layers: dict[str, nn.Module | None] = {**dict(module.named_modules()), INPUT: None}
+    if mixes and not layers.keys() >= {name}:
+        raise GridError("no such layer", where="weaken_at", got=name, accepted=", ".join(filter(None, layers)))
+    return layers[name] if mixes else None
+
+
+def let_mix(module: nn.Module, row: Mapping[str, Any]) -> nn.Module:
+    """The module, which mixes the output of the layer that the axis `weaken_at` names where it is given `SHARES`."""
+    layer = layer_of(module, row)
+    if layer is not None:
+        setattr(layer, SHARES, None)
+        module.register_forward_pre_hook(functools.partial(_take_shares, form(row)[2]), with_kwargs=True)
+        layer.register_forward_hook(_mixed)
+    return module
+
+
+def _take_shares(name: str, module: nn.Module, given: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    setattr(module.get_submodule(name), SHARES, named.get(SHARES))
+    return given, {key: value for key, value in named.items() if key != SHARES}
+
+
+def _mixed(layer: nn.Module, given: Any, output: Any) -> Any:
+    shares = getattr(layer, SHARES)
+    if shares is None:
+        return output
+    if not isinstance(output, Tensor) or not output.ndim or output.shape[0] != shares.shape[0]:
+        raise StudyError("gives no features of samples that could be mixed", where="weaken_at",
+                         accepted="a layer whose output is a tensor [N, ...]")  # fmt: skip
+    rates = shares.to(output.dtype).view(-1, *[1] * (output.ndim - 1))
+    return rates * output + (1 - rates) * output.roll(1, 0)
 
 
 def values_of(values: Mapping[str, Any], taken: Iterable[str], data: AnyData) -> dict[str, Any]:
@@ -85,17 +143,20 @@ def values_of(values: Mapping[str, Any], taken: Iterable[str], data: AnyData) ->
     given = {name: values[name] for name in AXES if name in values and name not in set(taken)}
     if not given:
         return {}
-    counts = data.class_counts
+    counts = data.class_counts(values.get("fold"))
     weights = checked_weights(given.get(_WEIGHTS.name, "none"), data.facts.get("num_classes"))
     needs = [name for name in ("tau", "weaken") if given.get(name)]
     needs += [_WEIGHTS.name] if weights in _NAMED[1:] else []
+    needs += [_SAMPLING.name] if given.get(_SAMPLING.name) == "balanced" else []
     if counts is None and needs:
         raise GridError(f"the classes of {data.name} are not counted: it is read batch by batch", where=needs[0],
                         remedy="give tensors, or class_weight as a list")  # fmt: skip
-    inputs = data.examples[0]
-    if given.get("weaken") and not (isinstance(inputs, Tensor) and (inputs.is_floating_point() or inputs.ndim == 4)):
+    if not given.keys() - {_SAMPLING.name}:  # nothing that a step does
+        return given
+    inputs, mixed = data.examples[0], given.get("weaken") and given.get("weaken_at", INPUT) == INPUT
+    if mixed and not (isinstance(inputs, Tensor) and (inputs.is_floating_point() or inputs.ndim == 4)):
         raise GridError("mixes inputs, which must be one tensor of numbers", where="weaken", got=given["weaken"],
-                        remedy="set it to 0")  # fmt: skip
+                        remedy='weaken_at="the name of a layer", or weaken=0')  # fmt: skip
     classes = data.facts.get("num_classes") or (len(weights) if isinstance(weights, tuple) else 1)
     return {**given, _WEIGHTS.name: weights, COUNTS: counts or (1,) * classes}
 
@@ -170,8 +231,10 @@ def _settings(row: Mapping[str, Any]) -> dict[str, Tensor]:
         "gamma": torch.tensor(float(row.get("focal_gamma") or 0.0), dtype=torch.float64),
         "smoothing": torch.tensor(float(row.get("label_smoothing") or 0.0), dtype=torch.float64),
     }
-    if form(row)[1]:
-        found["kept"] = shares_kept(float(row.get("weaken") or 0.0), float(row.get("weaken_gamma", 1.0)), counts)
+    _, mixes, at = form(row)
+    if mixes:
+        strength = float(row.get("weaken") or 0.0), float(row.get("weaken_gamma", 1.0))
+        found["kept" if at == INPUT else SHARES] = shares_kept(*strength, counts)
     return found
 
 
@@ -237,28 +300,37 @@ def share_of_weights(target: Any, settings: Mapping[str, Tensor]) -> Tensor:
 
 
 def weakened(x: Any, y: Any, settings: Mapping[str, Tensor]) -> Any:
-    """Inputs of which those of large classes are mixed with their neighbours in the mini-batch, labels kept.
+    """Inputs of which those of large classes are mixed with their neighbours in the mini-batch, labels kept; or inputs
+    with `SHARES`, for a layer that mixes.
 
     ``h_i <- l(y_i) h_i + (1 - l(y_i)) h_(i-1)``: the order of a mini-batch is random, so the neighbour is any sample.
 
     Args:
         x: ``[N, *features]``, or per member ``[M, N, *features]``.
         y: class numbers, or a dict of them and a mask.
-        settings: with a leading M; "kept" is l, by class.
+        settings: with a leading M; "kept", or `SHARES`, is l, by class.
     """
-    kept = settings.get("kept")
-    if kept is None:
+    if SHARES in settings:
+        return Arguments(x, {SHARES: per_member(_rates(settings[SHARES], y))})
+    if "kept" not in settings:
         return x
-    y = classes_of(_bare(y))
     inputs = x.value if isinstance(x, PerMember) else x.unsqueeze(0)
-    labels = y if y.is_floating_point() else y.reshape(-1, inputs.shape[1])
+    rates = _rates(settings["kept"], y).to(inputs.dtype)
+    rates = rates.view(*rates.shape, *[1] * (inputs.ndim - 2))
+    return per_member(rates * inputs + (1 - rates) * inputs.roll(1, 1))
+
+
+def _rates(kept: Tensor, target: Any) -> Tensor:
+    """What weakening leaves of each sample, ``[M, N]``."""
+    own = any(isinstance(leaf, PerMember) for leaf in (target.values() if isinstance(target, dict) else (target,)))
+    y = classes_of(_bare(target))
+    labels = y if y.is_floating_point() else y.reshape(len(kept) if own else 1, -1)
     if labels.is_floating_point():  # shares of classes: of their mean
-        rates = torch.einsum("mc,mnc->mn" if labels.ndim == 3 else "mc,nc->mn", kept, labels.to(kept.dtype))
+        rates: Tensor = torch.einsum("mc,mnc->mn" if labels.ndim == 3 else "mc,nc->mn", kept, labels.to(kept.dtype))
     else:
         rates = kept.gather(1, labels.clamp(min=0).expand(len(kept), -1))
         rates = torch.where(labels != IGNORED, rates, 1)
-    rates = rates.to(inputs.dtype).view(*rates.shape, *[1] * (inputs.ndim - 2))
-    return per_member(rates * inputs + (1 - rates) * inputs.roll(1, 1))
+    return rates
 
 
 def _bare(tree: Any) -> Any:

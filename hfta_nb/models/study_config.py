@@ -50,6 +50,9 @@ class StudyConfig:
         metrics: dict of names to functions of one member's output and the target (or to `Metric` or torchmetrics
             objects), or a list of functions or names; replaces the family's. In validation a function gets the whole
             set at once, in training each batch; see `Metric`.
+        folds: cross-validation: how many folds, a splitter of scikit-learn's (stratified, repeated, of time series), or
+            the splits, ``GroupKFold(5).split(x, y, groups)``. Each variant trains once per fold, which is an axis
+            ``fold``; its validation samples are those that are held out. See docs/how_to/cross_validate.md.
         seed: seed of the order of the data.
         device: "cpu", "cuda", "cuda:1", ...; by default the GPU if there is one.
         precision: "fp32" computes in `dtype`. For float32 models also "tf32" (matrix products with 10-bit factors, on
@@ -164,6 +167,10 @@ class StudyConfig:
         },
     )  # fmt: skip
     metrics: Any = basic(None)
+    folds: Any = basic(
+        None, CHANGED, "train each variant on each of N folds (cross-validation)", "N", form=FIELD, none="none",
+        aliases={"give Study(..., folds=5), or a splitter": "cv kfold n_splits n_folds num_folds k_fold splitter"},
+    )  # fmt: skip
     seed: int = basic(0, ALWAYS, "seed of the order of the data (default: 0)", "N", low=0, form=FIELD, speed=False)
     device: str | torch.device | None = basic(
         None, ALWAYS, "where to train: cpu, cuda, cuda:1 (default: the GPU if there is one)", "NAME", form=FIELD,

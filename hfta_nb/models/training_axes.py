@@ -270,10 +270,7 @@ NOT_AXES = {
         ("param_grid", "param_distributions", "search_space", "param_space", "space"),
         "the grid is the second argument: Study(build, grid, data)",
     ),
-    **dict.fromkeys(
-        ("cv", "kfold", "n_splits"),
-        "run a Study of each fold's data: for train, held in KFold(5).split(x)",
-    ),
+    "fold": "give Study(..., folds=5), which makes the axis",
     **dict.fromkeys(
         ("train_loader", "val_loader", "train_dataloaders", "val_dataloaders", "validation_data", "val_data",
          "eval_dataset", "train_dataset", "dataset"),

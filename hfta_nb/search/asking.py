@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
+import itertools
 import json
 import math
 import time
@@ -59,6 +60,7 @@ class Asking(abc.ABC):
         home: the storage that Optuna keeps the trials in; memory by default.
         skip_duplicates: try no configuration twice.
         timeout_s: from `begin` on, seconds after which no trial is asked for; None for no limit.
+        folds: of cross-validation: each trial trains all of them, as it does all seeds.
 
     Attributes:
         cost: from a variant and one of `COSTS` to its value; whoever trains the members sets it.
@@ -83,9 +85,11 @@ class Asking(abc.ABC):
         home: Home | None = None,
         skip_duplicates: bool = False,
         timeout_s: float | None = None,
+        folds: Sequence[int] = (),
     ) -> None:
         methods.optuna()
         self.seeds: Sequence[int] = ()
+        self.folds = folds
         if not callable(space) and not isinstance(space.get("seed", 0), int):
             self.seeds, space = list(space["seed"]), {k: v for k, v in space.items() if k != "seed"}
         self.space, self.trials, self.slots, self.epochs = checked(space), trials, slots, epochs
@@ -178,8 +182,15 @@ class Asking(abc.ABC):
         return found
 
     def configurations(self, trial: Trial) -> list[dict[str, Json]]:
-        """What a trial's members train: its configuration, with each seed."""
-        return [trial.config | {"seed": seed} for seed in self.seeds] or [trial.config]
+        """What a trial's members train: its configuration, with each seed and fold."""
+        repeats = {name: values for name, values in (("seed", self.seeds), ("fold", self.folds)) if values}
+        every = itertools.product(*repeats.values())
+        return [trial.config | dict(zip(repeats, values, strict=True)) for values in every]
+
+    @property
+    def each(self) -> int:
+        """The members of a trial."""
+        return max(1, len(self.seeds)) * max(1, len(self.folds))
 
     def started(self, trial: Trial, variants: Sequence[int]) -> None:
         """These members train a trial."""

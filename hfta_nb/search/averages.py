@@ -54,12 +54,50 @@ class Average:
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         return self.mean(metric) - error if maximize else self.mean(metric) + error
 
+    def by(self, axis: str, metric: str) -> dict[Json, float]:
+        """The mean of the members with each value of an axis; without values of which none is finite."""
+        names = dict.fromkeys(m.config[axis] for m in self.members)
+        parts = {name: Average({}, tuple(m for m in self.members if m.config[axis] == name)) for name in names}
+        return {name: part.mean(metric) for name, part in parts.items() if part.count(metric)}
+
     def count(self, metric: str) -> int:
         """How many members have a finite value."""
         return len(self._values(metric))
 
     def _values(self, metric: str) -> list[float]:
         return [v for v in (m.at_best(metric) for m in self.members) if math.isfinite(v)]
+
+
+def resampled_t_test(differences: Sequence[float], ratio: float) -> float:
+    """The two-sided p-value of the mean of paired differences over splits of the same samples, which overlap.
+
+    Args:
+        differences: of each split, at least two.
+        ratio: held-out samples by training samples.
+
+    Source: Nadeau and Bengio, Inference for the Generalization Error, Machine Learning 52 (2003): a t-test of J - 1
+    degrees of freedom, with the variance of the mean ``(1 / J + ratio) * s^2``.
+    """
+    from scipy.stats import t
+
+    mean, spread = statistics.fmean(differences), statistics.stdev(differences)
+    if spread == 0:
+        return 1.0 if mean == 0 else 0.0
+    count = len(differences)
+    return float(2 * t.sf(abs(mean) / (spread * math.sqrt(1 / count + ratio)), count - 1))
+
+
+def over_folds(one: Average, other: Average, metric: str, ratio: float) -> float:
+    """`resampled_t_test` of two configurations, by the mean of each fold; NaN if fewer than two folds have both.
+
+    Args:
+        one, other: averages over "fold", and perhaps over seeds.
+        metric: at each member's best epoch.
+        ratio: see `resampled_t_test`.
+    """
+    mine, theirs = one.by("fold", metric), other.by("fold", metric)
+    differences = [mine[fold] - theirs[fold] for fold in mine if fold in theirs]
+    return resampled_t_test(differences, ratio) if len(differences) > 1 else math.nan
 
 
 @takes(StudyError, over=TEXTS)
@@ -75,7 +113,8 @@ def averages(history: History, over: str | Sequence[str]) -> list[Average]:
     axes = tuple(history.run.axes) if history.run else ()
     for name in names:
         if name not in axes:
-            remedy = "sweep it: grid={..., " + f'"{name}": ' + "hfta_nb.search.grid.seeds(4)}" if name == "seed" else ""
+            swept = "sweep it: grid={..., " + f'"{name}": ' + "hfta_nb.search.grid.seeds(4)}"
+            remedy = {"seed": swept, "fold": "give Study(..., folds=5)"}.get(name, "")
             raise StudyError("not an axis of the grid", where="over", got=name, accepted=", ".join(axes), remedy=remedy)
     found: dict[tuple[tuple[str, str], ...], list[Member]] = {}
     for member in history.members.values():

@@ -28,6 +28,7 @@ def searcher_to_json(searcher: Searcher) -> dict[str, Any] | None:
     space = {name: _axis_to_json(axis) for name, axis in searcher.space.items()}
     if searcher.seeds:
         space["seed"] = {"choices": list(searcher.seeds)}
+    more |= {"folds": list(searcher.folds)} if searcher.folds else {}
     numbers = {"trials": searcher.trials, "slots": searcher.slots, "seed": searcher.seed}
     return {"space": space, **numbers, **names, "seeds_by": searcher.seeds_by, **home, **more}
 
@@ -40,6 +41,7 @@ def searcher_from_json(
     names = ("trials", "slots", "sampler", "pruner", "seed")
     given = {name: saved[name] for name in names} | {"seeds_by": saved.get("seeds_by", "mean")}
     given |= {"skip_duplicates": bool(saved.get("skip_duplicates")), "timeout_s": saved.get("timeout")}
+    given["folds"] = tuple(saved.get("folds", ()))
     if "storage" in saved:
         given["home"] = Home(saved["storage"], saved["study_name"])
     return Searcher(space, epochs=epochs, monitor=monitor, others=others, **given)

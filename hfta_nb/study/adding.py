@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from hfta_nb.train.plan import Builder, Group, make_plan, whole
 
 def add(study: StudyState, variants: Any, key: str = "") -> list[int]:
     """See `Study.add`."""
-    listed = configurations(variants)
+    listed = tuple(_per_fold(study, configurations(variants)))
     if key and any(one.key == key for one in study.added):
         return []
     if not study.run_state.running:
@@ -40,6 +40,23 @@ def add(study: StudyState, variants: Any, key: str = "") -> list[int]:
     return list(range(before, before + len(listed)))
 
 
+def in_folds(study: StudyState, grid: Grid) -> Grid:
+    """The grid, with each of its variants once per fold of the data; as it is where there are none."""
+    if not study.data.folds:
+        return grid
+    axes = None if grid.product is None else dict(grid.product)
+    if axes is not None and "fold" not in {**axes, **study.fixed}:
+        axes["fold"] = tuple(range(len(study.data.folds)))
+    return (Grid.of(()) if axes is None else Grid(axes)).plus(_per_fold(study, grid.listed))
+
+
+def _per_fold(study: StudyState, listed: Iterable[dict[str, Json]]) -> Iterator[dict[str, Json]]:
+    """The configurations, each once per fold unless it names one."""
+    for config in listed:
+        single = not study.data.folds or "fold" in {**config, **study.fixed}
+        yield from [config] if single else [{**config, "fold": fold} for fold in range(len(study.data.folds))]
+
+
 def planned(study: StudyState, grid: Grid, builder: Builder | None = None) -> list[Group]:
     """The groups of a grid; see `make_plan`."""
     most = study.capacity if isinstance(study.capacity, int) else None
@@ -47,7 +64,7 @@ def planned(study: StudyState, grid: Grid, builder: Builder | None = None) -> li
     groups = make_plan(study.family, grid, study.data, study.fixed, **how)
     check_schedules(groups, study.epochs, study.steps_per_epoch, study.data)
     for group in groups if study.drop_last else ():
-        study.data.batches(int(group.rows[0]["batch_size"]))  # raises if none is left
+        study.data.batches_for(group.rows[0])  # raises if none is left
     return groups
 
 

@@ -98,7 +98,7 @@ class Analysis(StudyState):
 
         Args:
             metric: by default the monitored one.
-            over: axes to average over; by default "seed" where it is swept beside other axes. ``()`` for every
+            over: axes to average over; by default "seed" and "fold", where they vary. ``()`` for every
                 member's own curve.
 
         Raises:
@@ -112,7 +112,7 @@ class Analysis(StudyState):
         metric = metric_of(history, metric)
         swept = colors.swept(history.run.axes if history.run else {})
         if over is None:
-            over = "seed" if "seed" in swept else ()
+            over = tuple(name for name in ("seed", "fold") if name in swept)
         few = len(history.members) <= colors.MAX_LEGEND  # beside many curves, dotted ones of training say nothing
         return figures.curves(history, metric, over=over or None, train=few)
 

@@ -210,7 +210,7 @@ def check_schedules(groups: Sequence[Group], epochs: int, steps_per_epoch: int |
             if not by_step(row):
                 break  # an array's members are alike in that
             try:
-                factory_of(row, epochs, steps_per_epoch or data.batches(int(row["batch_size"])))
+                factory_of(row, epochs, steps_per_epoch or data.batches_for(row))
             except OptimError as error:
                 raise StudyError(error.what, where=f"{error.where} of {variant.label}", got=row["warmup_steps"],
                                  accepted=error.accepted, remedy=error.remedy) from error  # fmt: skip

@@ -156,7 +156,7 @@ def _spans(study: StudyState, variant: Variant, epochs: Sequence[int]) -> list[l
     group, place = planned(study, variant)
     row, phases = group.rows[place], study.family.phases
     rows = [phase.row(row) for phase in phases] if phases else [row]
-    length = study.steps_per_epoch or study.data.batches(int(row["batch_size"]))
+    length = study.steps_per_epoch or study.data.batches_for(row)
     return [[lr_scheduler_of(one, count, length) for one in rows] for count in epochs]
 
 

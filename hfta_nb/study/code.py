@@ -41,7 +41,8 @@ def of_study(study: StudyState) -> str:
     else:
         lines.append(f"    {listed!r}," if product is None else f"    {{{axes}}},")
     lines.append(f"    {study.data.name!r}," if named else "    data,")
-    lines += [f"    {name}={name},  # the study's own, to be defined in this notebook" for name in study.family.own]
+    names = [*study.family.own, *(["folds"] if study.data.folds and study.folds is None else [])]
+    lines += [f"    {name}={name},  # the study's own, to be defined in this notebook" for name in names]
     lines += [f"    {name}={value!r}," for name, value in given_options(study).items()]
     lines += [] if searcher is None else search_code.methods(searcher)
     if study.population is not None:

@@ -30,7 +30,7 @@ def counts(study: StudyState, member: int | None) -> tuple[str, list[list[float]
         raise StudyError("no confusion matrix of this data", where=data.name, got=data.task, accepted=accepted)
     result = result_tables.best(study) if member is None else Result(study, variant_of(study, member))
     module, total = result.module(), torch.zeros(())
-    for rows in torch.split(torch.arange(data.held_out), CHUNK):
+    for rows in torch.split(data.held_out_of(result.row.get("fold")), CHUNK):
         x, y = take(data.x_validation, rows), take(data.y_validation, rows)
         total = total + confusion(call_module(module, result.inputs(x)), y)
     return f"#{result.variant.id} {result.variant.label}", total.tolist()

@@ -17,7 +17,7 @@ from hfta_nb import data as datasets
 from hfta_nb.data import AnyData
 from hfta_nb.engine.array import in_full
 from hfta_nb.errors import StudyError
-from hfta_nb.errors.border import FLAG, PATH, WHOLE, instance, takes
+from hfta_nb.errors.border import FLAG, PATH, WHOLE, instance, takes, whole
 from hfta_nb.models.losses import Loss
 from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import check_data
@@ -57,6 +57,7 @@ class Definition(StudyState):
         monitor: str | Sequence[str] | None = None,
         loss: Loss | str | None = None,
         metrics: Any = None,
+        folds: Any = None,
         seed: int = 0,
         device: str | torch.device | None = None,
         precision: str = "fp32",
@@ -102,7 +103,8 @@ class Definition(StudyState):
     def _define(self, family: Any, grid: Any, data: Any, config: StudyConfig, fixed: dict[str, Any]) -> None:
         vars(self).update(arguments.as_given(config))  # from here on: what a study has in another form, or checks
         self.family = arguments.family_of(family, config.loss, in_full(config.metrics), config.param_groups)
-        self.data = self._suited(data)
+        self.data = self._suited(data, config.folds)
+        self.folds = int(config.folds) if whole(config.folds) else None
         arguments.check_data(config, self.data)
         arguments.check_patience(config)
         self._judged(config)
@@ -130,11 +132,12 @@ class Definition(StudyState):
         self.layout = arguments.layout_of(config.layout, self.devices, self.family.name)
         self.capacity, self.strategy = arguments.capacity_of(config.capacity), arguments.strategy_of(config)
 
-    def _suited(self, data: Any) -> AnyData:
+    def _suited(self, data: Any, folds: Any) -> AnyData:
         """The data, which suits the family."""
         self.handed = kept(data)
         with datasets.ignoring(self.family.loss, of_numbers(self.family.loss) is True):
             found = datasets.resolve(self.family.data[0] if data is None else data)
+            found = found if folds is None else datasets.folded(data, found, folds)
         check_data(self.family, found)
         return found.dropping_last() if self.drop_last else found
 
@@ -147,7 +150,9 @@ class Definition(StudyState):
     def _searched(self, grid: Any, config: StudyConfig, fixed: dict[str, Any]) -> None:
         """The grid to train, or that of a search's first trials, and the values of all other axes."""
         searcher = searching.searcher_of(grid, config, self)
-        self.grid, self.searcher = Grid(grid) if searcher is None else Grid.of(searcher.preview()), searcher
+        self.fixed = fixed
+        grid = adding.in_folds(self, Grid(grid)) if searcher is None else Grid.of(searcher.preview())
+        self.grid, self.searcher = grid, searcher
         self.fixed = arguments.fixed_of(fixed, config.batch_size, self.grid.axes)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ def describe(study: StudyState) -> dict[str, Any]:
         data["streamed"] = True
     elif study.data.words and not datasets.known(study.data.name):
         data["words"] = list(study.data.words)
+    if _split_by_own(study):
+        data["split"] = True
     definition: dict[str, Any] = {"family": study.family.name, "grid": grid, "data": data, "options": options(study)}
     if study.grid.listed:
         definition["variants"] = list(study.grid.listed)
@@ -44,6 +46,11 @@ def describe(study: StudyState) -> dict[str, Any]:
     if named := named_parts(study.family):
         definition["named"] = named
     return definition
+
+
+def _split_by_own(study: StudyState) -> bool:
+    """Whether the folds are those of a splitter, of which nothing but the splits is kept."""
+    return bool(study.data.folds) and study.folds is None
 
 
 def _added(one: Added) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def given_options(study: StudyState) -> dict[str, Any]:
 def write(study: StudyState) -> None:
     """Write the definition, own data included."""
     tensors = {}
-    if isinstance(study.data, Data) and not datasets.known(study.data.name):
+    if isinstance(study.data, Data) and (_split_by_own(study) or not datasets.known(study.data.name)):
         tensors[DATA] = study.data.tensors()
     study.store.write_study(describe(study), tensors)
 

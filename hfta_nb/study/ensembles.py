@@ -6,12 +6,12 @@ import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from hfta_nb.data import placed
+from hfta_nb.data import Draw, placed
 from hfta_nb.data.augment import Augmenting
 from hfta_nb.engine.array.access import call_module
 from hfta_nb.errors import StudyError
@@ -19,6 +19,7 @@ from hfta_nb.errors.border import whole
 from hfta_nb.models import ensembles
 from hfta_nb.models.losses import IGNORED, prediction
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
+from hfta_nb.search.averages import averages
 from hfta_nb.study import keeping, planning
 from hfta_nb.study.result import Result
 from hfta_nb.study.study_state import StudyState, variant_of
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 GREEDY = "greedy"
 TASKS = ("classification", "regression")
+
+Candidate: TypeAlias = "tuple[tuple[int, str | int], ...]"
+"""Members that are chosen together, each with the moment of its weights: one, or those of a configuration's folds."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,7 @@ class EnsembleResult:
         classes: whether it predicts classes; else numbers.
     """
 
-    def __init__(
-        self, study: StudyState, candidates: Sequence[tuple[int, str | int]], how: str | int, most: int
-    ) -> None:
+    def __init__(self, study: StudyState, candidates: Sequence[Candidate], how: str | int, most: int) -> None:
         self.study, self.classes = study, study.data.task == "classification"
         self._candidates = list(candidates)
         self._found, self._y = predicted(study, self._candidates, self.classes)
@@ -73,9 +75,7 @@ class EnsembleResult:
         losses = [step[self._loss] for step in self._steps]
         count = losses.index(min(losses)) + 1 if isinstance(how, str) else how
         counts = Counter(taken[:count])
-        self.picks = tuple(
-            Pick(*self._candidates[place], weight=number / count) for place, number in counts.most_common()
-        )
+        self.picks = tuple(p for place, number in counts.most_common() for p in self._picks(place, number / count))
         self._count = count
 
     def module(self) -> ensembles.Ensemble:
@@ -108,9 +108,9 @@ class EnsembleResult:
         """
         import pandas
 
-        alone = Pick(*self._candidates[self._best], weight=1.0)
+        alone = self._picks(self._best, 1.0)
         rows = [{"members": ", ".join(map(str, self.picks)), **self._steps[self._count - 1]},
-                {"members": str(alone), **self._scores([self._best])}]  # fmt: skip
+                {"members": ", ".join(map(str, alone)), **self._scores([self._best])}]  # fmt: skip
         return pandas.DataFrame(rows, index=["ensemble", "best member"])
 
     def curve(self) -> pandas.DataFrame:
@@ -125,6 +125,11 @@ class EnsembleResult:
 
         columns = {name: [step[name] for step in self._steps] for name in self._steps[0]}
         return figures.ensemble(columns, self._scores([self._best]), self._count)
+
+    def _picks(self, place: int, weight: float) -> list[Pick]:
+        """The members of a candidate, which share its weight."""
+        candidate = self._candidates[place]
+        return [Pick(*one, weight=weight / len(candidate)) for one in candidate]
 
     @property
     def _loss(self) -> str:
@@ -158,31 +163,53 @@ def ensemble(study: StudyState, how: Any, members: Sequence[int] | None, snapsho
     if not found:
         raise StudyError("no member has weights (yet)", where="ensemble", remedy="run the study first")
     chosen = GREEDY if how == GREEDY else operator.index(how)  # NumPy's numbers are accepted as well
-    if isinstance(chosen, int) and chosen > len(found):
-        raise StudyError("more than there are", where="ensemble", got=how, accepted=f"1 to {len(found)}")
+    candidates = _by_configuration(study, found)
+    if isinstance(chosen, int) and chosen > len(candidates):
+        raise StudyError("more than there are", where="ensemble", got=how, accepted=f"1 to {len(candidates)}")
     _check_inputs(study, [number for number, _ in found])
-    return EnsembleResult(study, found, chosen, operator.index(most))
+    return EnsembleResult(study, candidates, chosen, operator.index(most))
+
+
+def _by_configuration(study: StudyState, members: Sequence[tuple[int, str | int]]) -> list[Candidate]:
+    """The candidates: each member, or, in a study with folds, the members of a configuration."""
+    found: dict[Any, list[tuple[int, str | int]]] = {}
+    for number, at in members:
+        config = {name: value for name, value in variant_of(study, number).config.items() if name != "fold"}
+        key = repr((config, at)) if study.data.folds else (number, at)
+        found.setdefault(key, []).append((number, at))
+    return [tuple(candidate) for candidate in found.values()]
 
 
 def _check_inputs(study: StudyState, members: Sequence[int]) -> None:
     """See that one batch of inputs does for all members."""
-    rows = {number: _row(Result(study, variant_of(study, number))) for number in members}
+    rows = {number: Result(study, variant_of(study, number)).row for number in members}
     if len({row.get("normalize") for row in rows.values()}) > 1:
         remedy = "name those with one value of normalize: study.ensemble(..., members=[...])"
         raise StudyError("members get different inputs", where="ensemble, normalize", got=list(rows), remedy=remedy)
 
 
-def _row(result: Result) -> Any:
-    group, place = result._place()
-    return group.rows[place]
+def out_of_fold(study: StudyState, member: int | None) -> Tensor:
+    """See `Study.out_of_fold`."""
+    if not study.data.folds:
+        raise StudyError("has no folds", where="out_of_fold", got=study.name, remedy="give Study(..., folds=5)")
+    if study.data.task not in TASKS or study.family.phases:
+        raise StudyError("its predictions have no mean that is known", where="out_of_fold", got=study.data.task,
+                         accepted=" or ".join(TASKS))  # fmt: skip
+    found = averages(study.history, "fold")
+    if member is not None:
+        found = [one for one in found if variant_of(study, member).id in [m.id for m in one.members]]
+    ids = [m.id for m in found[0].members if keeping.BEST in Result(study, variant_of(study, m.id)).checkpoints]
+    if not ids:
+        raise StudyError("no member has weights (yet)", where="out_of_fold", remedy="run the study first")
+    members = tuple((number, keeping.BEST) for number in ids)
+    return _put_together(study, members, study.data.task == "classification")[0]
 
 
-@torch.no_grad()
-def predicted(study: StudyState, candidates: Sequence[tuple[int, str | int]], classes: bool) -> tuple[Tensor, Tensor]:
-    """The predictions of the validation samples.
+def predicted(study: StudyState, candidates: Sequence[Candidate], classes: bool) -> tuple[Tensor, Tensor]:
+    """The predictions of the validation samples; with folds, of the samples that are held out from a member of each.
 
     Args:
-        candidates: members, each with the moment of its weights.
+        candidates: of the study.
         classes: whether they are probabilities of classes.
 
     Returns:
@@ -191,28 +218,51 @@ def predicted(study: StudyState, candidates: Sequence[tuple[int, str | int]], cl
     Raises:
         StudyError: there are no validation samples, or targets or outputs are of another kind.
     """
+    each = [_put_together(study, candidate, classes) for candidate in candidates]
+    found, y = torch.stack([output for output, _ in each]), each[0][1]
+    counted = found.isfinite().all(-1).all(0) if study.data.folds else torch.ones(len(y), dtype=torch.bool)
+    if classes:
+        counted = counted & (y != IGNORED)
+    if not counted.any():
+        raise StudyError("no sample is held out from all of them", where="ensemble", got=study.data.name)
+    found = found[:, counted]
+    return found, y[counted].long() if classes else y[counted].double().reshape(found.shape[1:])
+
+
+def _put_together(study: StudyState, candidate: Candidate, classes: bool) -> tuple[Tensor, Tensor]:
+    """The predictions of one candidate, ``[N, out]``, and the targets; with folds of all training samples, each by the
+    mean of the members from which it is held out, NaN where there is none."""
+    if not study.data.folds:
+        return _predicted(study, *candidate[0], classes)
+    total, count, y = torch.zeros(()), torch.zeros(len(study.data)), torch.zeros(())  # type: ignore[arg-type]
+    for number, at in candidate:
+        output, target = _predicted(study, number, at, classes)
+        if not total.ndim:
+            total, y = output.new_zeros(len(count), output.shape[-1]), target.new_zeros(len(count), *target.shape[1:])
+        rows = study.data.folds[int(Result(study, variant_of(study, number)).row["fold"])].held_out
+        total[rows], count[rows], y[rows] = total[rows] + output, count[rows] + 1, target
+    return total / count.unsqueeze(-1), y
+
+
+@torch.no_grad()
+def _predicted(study: StudyState, member: int, at: str | int, classes: bool) -> tuple[Tensor, Tensor]:
+    """The predictions of a member's validation samples, ``[N, out]``, float64, and their targets."""
     data = placed(study.data, study.device, study.dtype)
-    augmenting, each, y = Augmenting(data, study.device, study.dtype), list[Tensor](), torch.empty(0)
-    for member, at in candidates:
-        result = Result(study, variant_of(study, member))
-        module, row = result.module(at).to(study.device), _row(result)
-        source: Batches = batches_of(data, int(row["batch_size"]), study.device, study.dtype)
-        source.evaluated, source.prepare = planning.validation_batch_size(study), augmenting.of([row], [0])
-        try:
-            with preserve_rng():
-                pairs = [(prediction(call_module(module, x)).cpu(), target.cpu())
-                         for x, target in (batch.first for batch in source.validation())]  # fmt: skip
-        finally:
-            source.close()
-        if not pairs:
-            raise StudyError("there are no validation samples", where=f"ensemble, {study.data.name}")
-        y = torch.cat([target for _, target in pairs])
-        each.append(_checked(torch.cat([output for output, _ in pairs]).double(), y, classes))
-    found = torch.stack(each)
-    if not classes:
-        return found, y.double().reshape(found.shape[1:])
-    counted = y != IGNORED
-    return found[:, counted], y[counted].long()
+    result = Result(study, variant_of(study, member))
+    module, row = result.module(at).to(study.device), result.row
+    source: Batches = batches_of(data, int(row["batch_size"]), study.device, study.dtype)
+    source.evaluated, source.draws = planning.validation_batch_size(study), [Draw.of(row)]
+    source.prepare = Augmenting(data, study.device, study.dtype).of([row], [0])
+    try:
+        with preserve_rng():
+            pairs = [(prediction(call_module(module, x)).cpu(), target.cpu())
+                     for x, target in (batch.first for batch in source.validation())]  # fmt: skip
+    finally:
+        source.close()
+    if not pairs:
+        raise StudyError("there are no validation samples", where=f"ensemble, {study.data.name}")
+    y = torch.cat([target for _, target in pairs])
+    return _checked(torch.cat([output for output, _ in pairs]).double(), y, classes), y
 
 
 def _checked(output: Tensor, y: Tensor, classes: bool) -> Tensor:

@@ -7,7 +7,7 @@ fault there makes a difference. Streams are read as a run reads them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,20 +45,21 @@ class GivenData:
     Args:
         handed: what `kept` gave; None for data that is `Data` or a `Stream` already.
         settings: of the study.
-        batch_size: of training.
+        row: the member's values of all training axes.
         seed: of the order of the samples.
     """
 
-    def __init__(self, handed: Any, settings: Settings, batch_size: int, seed: int) -> None:
+    def __init__(self, handed: Any, settings: Settings, row: Mapping[str, Any], seed: int) -> None:
         self.data, self.device, self.dtype = settings.data, settings.device, settings.dtype
-        self.batch_size, self.seed = batch_size, seed
-        self.validated = settings.validation_batch_size or batch_size
+        self.batch_size, self.seed = int(row["batch_size"]), seed
+        self.balanced = row.get("sampling") == "balanced"
+        self.validated = settings.validation_batch_size or self.batch_size
         self._stream: Batches | None = None
         if isinstance(self.data, Stream):
-            self._stream = batches_of(self.data, batch_size, self.device, self.dtype)
+            self._stream = batches_of(self.data, self.batch_size, self.device, self.dtype)
             self._stream.prepare, self._stream.evaluated = AsRead(), settings.validation_batch_size
         else:
-            self._parts = _tensors(handed, self.data)
+            self._parts = _tensors(handed, self.data, row.get("fold"))
 
     def training(self, pass_: int) -> Iterator[Pair]:
         """The batches of a pass through the training samples, from 0."""
@@ -67,7 +68,14 @@ class GivenData:
             return
         x, y, rows = self._parts[0]
         drawn = torch.Generator().manual_seed(zlib.crc32(f"{self.seed}/{pass_}".encode()))
-        for chosen in torch.split(rows[torch.randperm(len(rows), generator=drawn)], self.batch_size):
+        if self.balanced:
+            labels = y[rows] if y.ndim == 1 else y[rows].argmax(1)
+            shares = 1 / torch.bincount(labels[labels >= 0]).double()
+            weights = torch.where(labels >= 0, shares[labels.clamp(min=0)], 0)
+            mixed = torch.multinomial(weights, len(rows), replacement=True, generator=drawn)
+        else:
+            mixed = torch.randperm(len(rows), generator=drawn)
+        for chosen in torch.split(rows[mixed], self.batch_size):
             if len(chosen) == self.batch_size or not self.data.drop_last:  # type: ignore[union-attr]
                 yield self._moved(_rows(x, chosen), _rows(y, chosen))
 
@@ -103,16 +111,18 @@ class GivenData:
         return tensor.to(self.device, self.dtype) / 255 if tensor.dtype == torch.uint8 else self._placed(tensor)
 
 
-def _tensors(handed: Any, data: Data) -> list[tuple[Any, Any, Tensor]]:
+def _tensors(handed: Any, data: Data, fold: int | None) -> list[tuple[Any, Any, Tensor]]:
     """Inputs, targets and the numbers of the samples for training, and for validation."""
     if not isinstance(handed, tuple) or is_map_style(handed[0]):
         pairs = [(data.x, data.y), (data.x_validation, data.y_validation)]
     else:
         parts = [_each(_tensor, part) for part in handed if part is not None]
-        if len(parts) == 2:
+        if len(parts) == 2 and fold is None:
             x, y = parts
             return [(x, y, rows) for rows in split_rows(len(_first(x)), HELD_OUT)]
-        pairs = [(parts[0], parts[1]), (parts[2], parts[3])]
+        pairs = [(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
+    if fold is not None:
+        return [(*pairs[0], rows) for rows in (data.folds[fold].training, data.folds[fold].held_out)]
     return [(x, y, torch.arange(len(_first(x)))) for x, y in pairs]
 
 

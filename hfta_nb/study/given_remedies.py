@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from hfta_nb.models.losses import prediction
 
@@ -39,6 +39,7 @@ class Remedies:
         self.shift = [row.get("tau", 0.0) * math.log(max(n, 1) / total) for n in counts]
         self.gamma, self.smoothing = row.get("focal_gamma", 0.0), row.get("label_smoothing", 0.0)
         smallest, power = min(n for n in counts if n), row.get("weaken_gamma", 1.0)
+        self.at, self.target = row.get("weaken_at", "input"), None
         self.kept = [1 - row.get("weaken", 0.0) * (1 - min(1.0, smallest / max(n, 1)) ** power) / 2 for n in counts]
 
     def loss(self, output: Any, target: Any) -> Tensor:
@@ -70,8 +71,18 @@ class Remedies:
         weights = torch.tensor([*self.weights, 0.0], dtype=torch.float64)
         return weights[torch.where(y == -100, len(self.weights), y).cpu()].mean()
 
+    def watch(self, module: nn.Module) -> None:
+        """Mix the output of a layer in training, where it is not the input that is mixed."""
+        if self.at != "input":
+            layer = module.get_submodule(self.at)
+            layer.register_forward_hook(lambda _, given, h: self._mixed(h, self.target) if layer.training else h)
+
     def weakened(self, x: Any, target: Any) -> Any:
         """Inputs of large classes mixed with their neighbours."""
+        self.target = target
+        return self._mixed(x, target) if self.at == "input" else x
+
+    def _mixed(self, x: Any, target: Any) -> Any:
         if all(share == 1 for share in self.kept):
             return x
         mixed, labels = x.clone(), _labels(target).tolist()

@@ -38,7 +38,7 @@ ON_GPU, WHERE_SWEPT = 1024, 64
 def settings_of(study: StudyState) -> Settings:
     """The settings of the training loop."""
     searcher = study.searcher
-    slots = None if searcher is None or study.serial else searcher.slots * max(1, len(searcher.seeds))
+    slots = None if searcher is None or study.serial else searcher.slots * searcher.each
     more = {
         "precision": Precision(study.precision, study.device),
         "compiling": "never" if study.deterministic else study.compile,

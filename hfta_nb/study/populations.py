@@ -27,6 +27,9 @@ def taken(study: StudyState, given: Any) -> tuple[Rounds | None, Leader | None]:
     if study.searcher is not None:
         raise StudyError("a search has none", where="population", got=given,
                          remedy="leave out trials=..., and give the first members' values as a grid")  # fmt: skip
+    if study.data.folds:
+        raise StudyError("members of other folds have trained on what a member holds out", where="population",
+                         got=given, remedy="leave out folds=..., or population=...")  # fmt: skip
     if isinstance(given, Leader):
         _check_leader(study, given)
         return None, given

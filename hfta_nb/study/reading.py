@@ -135,7 +135,7 @@ def read_data(store: Store, saved: Mapping[str, Any], given: Any = None) -> AnyD
             where=str(store.directory),
             remedy="give it again: Study.load(path, data=...)",
         )
-    if datasets.known(saved["name"]):
+    if datasets.known(saved["name"]) and not saved.get("split"):
         return datasets.load(saved["name"])
     tensors = store.read_tensors(DATA)
     return Data.of_tensors(saved["name"], saved["task"], saved["facts"], tensors, saved.get("words", ()))

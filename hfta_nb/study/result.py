@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +158,10 @@ class Result:
             The same in the study's dtype, on the CPU.
         """
         study = self.study
-        group, index = self._place()
         data = study.data.to(torch.device("cpu"), study.dtype)
         x = tree_map(lambda t: t.to("cpu", study.dtype) if t.is_floating_point() else t.cpu(), x)
-        prepared = Augmenting(data, torch.device("cpu"), study.dtype).of([group.rows[index]], [0])
-        return data.floats(x, study.dtype) if prepared is None else prepared.validation(x, None)[0]
+        prepared = Augmenting(data, torch.device("cpu"), study.dtype).of([self.row], [0])
+        return data.floats(x, study.dtype) if prepared is None else prepared.validation(x, None, False)[0]
 
     @takes(StudyError, path=PATH, format=TEXT.or_none, at=_MOMENT)
     def export(self, path: str | Path, format: str | None = None, at: str | int = keeping.BEST) -> Path:
@@ -252,6 +252,12 @@ class Result:
         raise StoreError("these weights are not kept", where=f"module of #{self.variant.id}", got=at,
                          accepted=", ".join(map(repr, kept)) or "none yet",
                          remedy='a study keeps them with keep_checkpoints=["best", "last", "rungs"]')  # fmt: skip
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """Its values of all training axes."""
+        group, place = self._place()
+        return group.rows[place]
 
     def _place(self) -> tuple[Group, int]:
         """Its group, and its place there."""

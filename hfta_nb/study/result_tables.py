@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hfta_nb.data import Fold
 from hfta_nb.errors import StudyError
 from hfta_nb.figures.html import pairs
 from hfta_nb.records.speeds import Pace, run_of, step_of
-from hfta_nb.search.averages import Average, averages
+from hfta_nb.search.averages import Average, averages, over_folds
 from hfta_nb.search.grid import show
 from hfta_nb.study import searching
 from hfta_nb.study.adding import axes
@@ -32,7 +34,8 @@ def results(study: StudyState, over: str | Sequence[str] | None = None) -> panda
     if not history.members:
         raise StudyError("not run yet", where=study.name, remedy="iterate study.run(), or call study.fit(), first")
     if over is not None:
-        return _averaged(study, averages(history, over))
+        folds = study.data.folds if "fold" in ([over] if isinstance(over, str) else over) else ()
+        return _averaged(study, averages(history, over), folds)
     rows: list[dict[str, Any]] = [{"member": row["member"], "rank": ""} | row for row in history.rows()]
     trials = {} if study.searcher is None else study.searcher.numbers
     infeasible, costs = searching.infeasible(study), history.costs()
@@ -47,8 +50,10 @@ def results(study: StudyState, over: str | Sequence[str] | None = None) -> panda
     return Table(rows, "member", first, dict.fromkeys(axes(study), show))
 
 
-def _averaged(study: StudyState, found: list[Average]) -> pandas.DataFrame:
+def _averaged(study: StudyState, found: list[Average], folds: Sequence[Fold]) -> pandas.DataFrame:
     from hfta_nb.figures.tables import Table
+
+    ratio = statistics.fmean(len(fold.held_out) / len(fold.training) for fold in folds) if folds else math.nan
 
     rows = []
     for rank, one in enumerate(found, start=1):
@@ -56,10 +61,19 @@ def _averaged(study: StudyState, found: list[Average]) -> pandas.DataFrame:
         for metric in study.metrics:
             row |= {metric: one.mean(metric), f"{metric}_std": one.std(metric)}
         row[f"{study.monitor}_bound"] = one.bound(study.monitor, study.maximize)
+        if folds:
+            row["p_value"] = math.nan if rank == 1 else over_folds(one, found[0], study.monitor, ratio)
         row |= {"count": one.count(study.monitor), "lost": one.lost, "members": [m.id for m in one.members]}
         rows.append(row)
     names = [name for name in varying(study) if name in found[0].config]
-    first = [*names, study.monitor, f"{study.monitor}_std", "count", *(["lost"] if any(a.lost for a in found) else [])]
+    first = [
+        *names,
+        study.monitor,
+        f"{study.monitor}_std",
+        *(["p_value"] if folds else []),
+        "count",
+        *(["lost"] if any(a.lost for a in found) else []),
+    ]
     return Table(rows, "rank", first, dict.fromkeys(axes(study), show))
 
 

@@ -65,7 +65,7 @@ def searcher_of(given: Any, config: StudyConfig, study: StudyState) -> Searcher 
     found = Searcher(given, trials, slots, sampler, pruner, epochs=study.epochs, monitor=study.objectives[0],
                      seed=study.seed, constraint=config.constraint, others=study.objectives[1:], home=home,
                      seeds_by=study.seeds_by, skip_duplicates=config.skip_duplicates,
-                     timeout_s=config.timeout)  # fmt: skip
+                     timeout_s=config.timeout, folds=range(len(study.data.folds)))  # fmt: skip
     axes: Any = found.space  # without the seeds
     _check_axes({**given, **axes} if isinstance(given, Mapping) else given, study)
     return found
@@ -329,7 +329,7 @@ def follow(study: StudyState, control: Control, event: Event) -> None:
 
 def _fill(study: StudyState, searcher: Searcher, joiner: Joining) -> None:
     """Ask for as many trials as may join the array; of those that can't, as many as there are slots may wait."""
-    each = max(1, len(searcher.seeds))
+    each = searcher.each
     while searcher.left:
         wanted = (joiner.free - joiner.look()) // each
         count = min(wanted, searcher.left, searcher.slots - joiner.waiting // each)

@@ -30,7 +30,7 @@ def _rounds(study: StudyState) -> float:
     searcher = study.searcher
     if searcher is None or not searcher.foreseen:
         return 1.0
-    return max(1.0, searcher.trials * max(1, len(searcher.seeds)) / len(searcher.foreseen))
+    return max(1.0, searcher.trials * searcher.each / len(searcher.foreseen))
 
 
 def _rates(name: str, group: Group, profile: Profile | None) -> tuple[float, ...]:
@@ -48,7 +48,8 @@ def _rates(name: str, group: Group, profile: Profile | None) -> tuple[float, ...
 def _epoch_samples(study: StudyState, group: Group) -> float:
     batch_size = int(group.rows[0]["batch_size"])
     if isinstance(study.data, Data) and not study.steps_per_epoch:
-        return len(study.data)
+        fold = group.rows[0].get("fold")
+        return len(study.data if fold is None else study.data.folds[fold].training)
     batches = study.steps_per_epoch or study.data.batches(batch_size)
     if not batches:
         raise StudyError("how many batches an epoch has is not known", where="steps_per_epoch",

@@ -95,6 +95,9 @@ def _checked(study: StudyState, request: Clone | Set) -> dict[str, Any]:
     for name in request.changes:
         if name not in specs:
             raise family.no_axis(name, data)
+    if "fold" in request.changes and getattr(request, "warm", True):
+        raise StudyError("its weights have seen what another fold holds out", where="fold", got=request.changes["fold"],
+                         remedy="clone it cold: control.clone(..., warm=False)")  # fmt: skip
     return {name: specs[name].check_or_none(value) for name, value in request.changes.items()}
 
 

@@ -27,7 +27,7 @@ from hfta_nb.study import (
 from hfta_nb.study.analysis import Analysis
 from hfta_nb.study.checking import Checking
 from hfta_nb.study.definition import Definition
-from hfta_nb.study.ensembles import EnsembleResult, ensemble
+from hfta_nb.study.ensembles import EnsembleResult, ensemble, out_of_fold
 from hfta_nb.study.fitting import fit
 from hfta_nb.study.restoring import restored
 from hfta_nb.study.result import MOMENT, Result
@@ -35,6 +35,7 @@ from hfta_nb.study.study_state import variant_of
 
 if TYPE_CHECKING:
     import pandas
+    from torch import Tensor
 
 NUMBERS = Kind("not members", "a list of their numbers", lambda v: len(v) > 0 and all(map(whole, v)))
 CONTROL = instance(Control, "a hfta_nb.Control").or_none
@@ -268,6 +269,29 @@ class Study(Analysis, Checking, Definition):
             ['ensemble', 'best member']
         """
         return ensemble(self, how, members, snapshots, most)
+
+    @takes(StudyError, member=WHOLE.or_none)
+    def out_of_fold(self, member: int | None = None) -> Tensor:
+        """The predictions of a configuration for the training samples, each by the member from which it is held out.
+
+        Args:
+            member: any of the configuration's folds; None for the configuration with the best mean over folds.
+
+        Returns:
+            ``[N, classes]`` probabilities of a classification, ``[N, outputs]`` numbers of a regression; float64, in
+            the order of ``data.x``. A sample that several members hold out has the mean of their predictions, one that
+            none holds out, as in splits of time series, NaN.
+
+        Raises:
+            StudyError: the study has no folds, has not run, or is of another task.
+
+        Example:
+            >>> study = Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", folds=3, epochs=1)
+            >>> results = study.fit(progress=False)
+            >>> list(study.out_of_fold().shape)
+            [120, 3]
+        """
+        return out_of_fold(self, member)
 
     def reload(self) -> Study:
         """Read what another process (a worker) has added to the run's directory; returns the study."""

@@ -75,6 +75,7 @@ class StudyState:
     grid: Grid
     data: AnyData
     handed: Any
+    folds: int | None
     fixed: dict[str, Any]
     epochs: int
     patience: int | None

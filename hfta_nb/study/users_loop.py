@@ -69,6 +69,7 @@ class UsersLoop:
         self.remedies = Remedies(self.row) if imbalance.used(self.row) else None
         if self.remedies is not None:
             self.taps["loss"].remedies = self.remedies
+            self.remedies.watch(built.module)
         row = {k: v for k, v in self.row.items() if k not in (*imbalance.AXES, imbalance.COUNTS)}
         self.plain = PlainStep(
             built.module, row, objective, {}, settings.epochs, built.generators, settings.precision, length
@@ -76,7 +77,7 @@ class UsersLoop:
         self.after_step = after_step
         seed = self.row["data_seed"]
         self.seed = settings.seed if seed is None else int(seed)
-        self.given = GivenData(handed, settings, int(self.row["batch_size"]), self.seed)
+        self.given = GivenData(handed, settings, self.row, self.seed)
         self.augmentation = BySample(trainer.data, self.row, self.seed, settings.device)
         self.latest: dict[str, float] = {}
         self.curves: Curves = {}

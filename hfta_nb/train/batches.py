@@ -17,13 +17,14 @@ from hfta_nb.data import (
     Ahead,
     Data,
     DeviceTransfer,
+    Draw,
     InFlight,
     Samples,
     Stream,
+    by_member,
     count,
     gathered,
     leaves,
-    orders,
     take,
     tree_map,
     warn_of_long_pass,
@@ -75,7 +76,7 @@ class Prepare(Protocol):
     def training(self, x: Samples, y: Samples, own: bool, epoch: int, number: int) -> tuple[Samples, Samples, bool]:
         """A training batch, the `number`-th of pass `epoch`; `own`, given and returned, as in `Batch`."""
 
-    def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
+    def validation(self, x: Samples, y: Samples, own: bool) -> tuple[Samples, Samples, bool]:
         """Likewise for a validation batch."""
 
 
@@ -85,8 +86,8 @@ class AsRead:
     def training(self, x: Samples, y: Samples, own: bool, epoch: int, number: int) -> tuple[Samples, Samples, bool]:
         return x, y, own
 
-    def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
-        return x, y, False
+    def validation(self, x: Samples, y: Samples, own: bool) -> tuple[Samples, Samples, bool]:
+        return x, y, own
 
 
 class Batches(ABC):
@@ -101,12 +102,14 @@ class Batches(ABC):
         prepare: what is done to samples; None for `Data.floats`.
         own: whether every member has training samples of its own where all see the same ones, too: they will not once
             others join them, and a step with samples per member is another one, which is recorded anew.
+        draws: which samples of whole data are the members', one for all or one per member that still trains.
         evaluated: samples of validation that go through at once; None for as many as in training.
         waited_s: how long the host has waited for samples so far; what `prepare` does is not in it.
     """
 
     prepare: Prepare | None = None
     own: bool = False
+    draws: Sequence[Draw] = (Draw(),)
     evaluated: int | None = None
 
     def __init__(self, data: Data | Stream, batch_size: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -172,11 +175,11 @@ class Batches(ABC):
         """Inputs as a model gets them."""
         return self._data.floats(x, self.dtype)
 
-    def _held_out(self, x: Samples, y: Samples) -> Batch:
-        size = count(y)
+    def _held_out(self, x: Samples, y: Samples, own: bool = False) -> Batch:
+        size = leaves(y)[0].shape[int(own)]
         if self.prepare is None:
-            return Batch(self._floats(x), y, size)
-        x, y, own = self.prepare.validation(x, y)
+            return Batch(self._floats(x), y, size, own)
+        x, y, own = self.prepare.validation(x, y, own)
         return Batch(x, y, size, own)
 
 
@@ -189,14 +192,20 @@ class Whole(Batches):
 
     @property
     def length(self) -> int:
-        return self.data.batches(self.batch_size)
+        return self.data.batches(self.batch_size, self.draws[0].fold)
 
     def _order(self, epoch: int, seeds: Sequence[int], behind: Sequence[int]) -> Tensor:
         """The order of the samples in a pass, ``[N]``, or ``[M, N]`` where members have samples of their own."""
-        order = orders(len(self.data), seeds, epoch, behind)
+        draws = self.draws if len(self.draws) == len(seeds) else [self.draws[0]] * len(seeds)
+        keys = [(draw, s, epoch - late) for draw, s, late in zip(draws, seeds, behind or [0] * len(seeds), strict=True)]
+        order = by_member(keys, lambda key: self.data.drawn(*key))
         if self.data.drop_last:
             order = order[..., : self.length * self.batch_size]
         return order.expand(len(seeds), -1) if self.own and len(seeds) > 1 and order.ndim == 1 else order
+
+    def _held_out_rows(self) -> Tensor:
+        """The validation samples, ``[N]``, or ``[M, N]`` where members have samples of their own."""
+        return by_member([draw.fold for draw in self.draws], self.data.held_out_of)
 
     def _together(self, order: Tensor) -> int:
         """How many batches are drawn at once."""
@@ -209,7 +218,7 @@ class Whole(Batches):
         number, own = start, order.ndim == 2
         for chunk in chunks:
             for x, y in _apart(*chunk, several, self.batch_size):
-                size = min(self.batch_size, len(self.data) - number * self.batch_size)
+                size = min(self.batch_size, order.shape[-1] - number * self.batch_size)
                 yield self._made(x, y, size, own, epoch, number)
                 number += 1
 
@@ -228,11 +237,10 @@ class Resident(Whole):
         yield from self._numbered(self._waited_for(drawn), order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
-        for start in range(0, self.data.held_out, self._evaluated):
-            part = slice(start, start + self._evaluated)
-            # Copies: a model or a metric may write into what it is given.
-            x, y = (tree_map(torch.clone, take(v, part)) for v in (self.data.x_validation, self.data.y_validation))
-            yield self._held_out(x, y)
+        order = self._held_out_rows().to(self.device)
+        for rows in parts(order, self._evaluated, 0):  # copies: a model or a metric may write into what it is given
+            x, y = (take(v, rows) for v in (self.data.x_validation, self.data.y_validation))
+            yield self._held_out(x, y, order.ndim == 2)
 
 
 class Hosted(Whole):
@@ -254,11 +262,12 @@ class Hosted(Whole):
         yield from self._numbered(there, order, epoch, start, several)
 
     def validation(self) -> Iterator[Batch]:
-        rows = parts(torch.arange(self.data.held_out), self._evaluated, 0)
+        order = self._held_out_rows()
+        rows = parts(order, self._evaluated, 0)
         reader = self._begin(self.data.x_validation, self.data.y_validation, rows)
         with contextlib.closing(reader):  # the pass through the training samples stays open beside it
             for sent in reader:
-                yield self._held_out(*sent.taken())
+                yield self._held_out(*sent.taken(), order.ndim == 2)
 
     def _begin(self, x: Samples, y: Samples, rows: Iterator[Tensor]) -> Ahead[InFlight]:
         batches = gathered(x, y, rows, pinned=self.device.type == "cuda")

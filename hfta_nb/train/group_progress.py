@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hfta_nb.data.augment import Augmenting
+from hfta_nb.data import Draw, augment
 from hfta_nb.errors import StoreError
 from hfta_nb.models.metrics import Metric
 from hfta_nb.records import events as ev
@@ -71,8 +71,9 @@ class Progress(GroupState):
         if buffer is None:
             self.source = batches_of(trainer.data, self.batch_size, self.settings.device, self.settings.dtype)
             self.source.own = self.settings.refilled
+            self.source.draws = [Draw.of(group.rows[0])]
             self.source.evaluated = self.settings.validation_batch_size
-            self.augmenting = Augmenting(trainer.data, self.settings.device, self.settings.dtype)
+            self.augmenting = augment.Augmenting(trainer.data, self.settings.device, self.settings.dtype)
         else:
             self.source, self.augmenting = SharedBatches(buffer), buffer.augmenting
         how = self.settings.pulling
@@ -87,7 +88,7 @@ class Progress(GroupState):
         self.probe: SpeedProbe | None = None
         self.attached: Any = None  # see `featured_batches`
         self._stream: Iterator[Batch] | None = None
-        self._stream_order: tuple[list[int], list[int]] = ([], [])  # of its members' data
+        self._stream_order: Any = None  # of its members' data
         self.gone: dict[int, MemberRecord] = {}  # by variant that rows are built as, of those that train no more
         self.samples = 0
         self.last_reported = time.perf_counter()
@@ -147,16 +148,16 @@ class Progress(GroupState):
 
     # Data.
 
-    def order_seeds(self) -> list[int]:
-        """Per row of the step, the seed of the order of its member's data."""
-        rows = [record.row["data_seed"] for record in self.row_records]
-        return [self.settings.seed if seed is None else int(seed) for seed in rows]
+    def order(self) -> tuple[list[int], list[int], list[Draw]]:
+        """Per row of the step, of its member's data: the seed, the passes that it began later, and which samples."""
+        records = self.row_records
+        seeds = [self.settings.seed if (seed := r.row["data_seed"]) is None else int(seed) for r in records]
+        return seeds, [record.first_pass for record in records], [Draw.of(record.row) for record in records]
 
     def prepare(self) -> None:
         """Make the next batches as the active members want them augmented and standardised."""
-        records = self.row_records
-        behind = [record.first_pass for record in records]
-        self.source.prepare = self.augmenting.of([record.row for record in records], self.order_seeds(), behind)
+        seeds, behind, self.source.draws = self.order()
+        self.source.prepare = self.augmenting.of([record.row for record in self.row_records], seeds, behind)
 
     # Telling.
 

@@ -174,7 +174,7 @@ class GroupRun(Progress):
         most = self.settings.steps_per_epoch
         if most is not None and self.batch >= most:
             return None
-        seeds, behind = order = self.order_seeds(), [record.first_pass for record in self.row_records]
+        seeds, behind, _ = order = self.order()
         while True:
             if self._stream is None or order != self._stream_order:  # a pass begins, or other members train
                 self.prepare()

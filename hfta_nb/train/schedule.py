@@ -15,6 +15,7 @@ from hfta_nb.data import AnyData, placed
 from hfta_nb.engine.array import MemberGenerators, fuse, has_lazy, take_shapes
 from hfta_nb.engine.array.access import checkpoint, fuse_preallocated, plain_copy, seeded_state, untimed_block_size
 from hfta_nb.errors import DataError, MemberError, StoreError, StudyError, out_of_memory
+from hfta_nb.models import imbalance
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.models.recipes.sample_checks import check_taken
 from hfta_nb.records.events import Add, CheckpointSaved, Control, Event, GroupRecord, PhaseChanged, Pin
@@ -345,7 +346,7 @@ class Schedule:
     def batches(self, group: Group) -> int | None:
         """Steps in an epoch of this group; None while that is not known."""
         size = int(group.rows[0]["batch_size"])
-        return self.settings.steps_per_epoch or self.data.batches(size) or self.lengths.get(size)
+        return self.settings.steps_per_epoch or self.data.batches_for(group.rows[0]) or self.lengths.get(size)
 
     def learn(self, batch_size: int, length: int) -> None:
         """So many batches a pass through a stream has."""
@@ -369,7 +370,7 @@ class Schedule:
             for variant, arguments in [*zip(group.variants, group.arguments, strict=True), *group.likes]:
                 drawn.manual_seed(variant.seed)
                 try:
-                    modules.append(self.module(group, arguments))
+                    modules.append(imbalance.let_mix(self.module(group, arguments), group.rows[0]))
                 except Exception as error:
                     if out_of_memory(error) or isinstance(error, DataError):
                         raise

@@ -152,7 +152,8 @@ def probe_of(
         if not out_of_memory(error):
             raise
         return None
-    held_out = settings.data.validation.samples if isinstance(settings.data, Stream) else settings.data.held_out
+    data, fold = settings.data, group.rows[0].get("fold")
+    held_out = data.validation.samples if isinstance(data, Stream) else len(data.held_out_of(fold))
     return SpeedProbe(group.index, step, twins, held_out)
 
 

@@ -100,7 +100,7 @@ class Define(ipywidgets.VBox):  # type: ignore[misc]
         if known.bare_type == "float":
             return fields.number(label, value, known.has_in_range, f"numbers {known.range}".strip(), hint, known.none)
         never = name == "patience"  # 0 is never as well
-        low = 0 if never else 1 if known.low is None else known.low
+        low = 0 if never else 2 if name == "folds" else 1 if known.low is None else known.low
         return fields.whole(label, value or None if never else value, low, hint, known.none)
 
     def _with_own(self, data: Any) -> str | None:

@@ -46,10 +46,13 @@ class FormValues:
 
     @property
     def size(self) -> str:
-        """The size of the grid in words: ``3 lr x 2 width``, ``12 listed``; of a search also ``lr 0.001 to 0.1``."""
+        """The size of the grid in words: ``3 lr x 2 width``, ``12 listed``; of a search also ``lr 0.001 to 0.1``; with
+        the number of folds."""
         product = " x ".join(axis_words(name, axis, self.options.get("trials")) for name, axis in self.axes.items())
         listed = f"{len(self.listed):,} listed" if self.listed else ""
-        return " + ".join(filter(None, [product, listed])) or "no axis"
+        size = " + ".join(filter(None, [product, listed])) or "no axis"
+        folds = self.options.get("folds")
+        return f"{f'({size})' if listed else size} x {folds} folds" if folds else size
 
 
 def axis_words(name: str, axis: Any, trials: Any = None) -> str:

@@ -31,12 +31,13 @@ KINDS = {
     "parallel_coordinates": "parallel coordinates",
     "importances": "importances",
     HEAT_MAP: "heat map",
-    "curves": "curves over seeds",
+    "curves": "curves over seeds and folds",
     BEST: "best so far",
     "slices": "slices",
     CONTOUR: "contour",
     "pareto": "Pareto front",
     "confusion_matrix": "confusion matrix of the best",
+    "ensemble": "ensemble of the members",
     "placements": "arrays on workers",
 }
 """Methods of a study that draw, or functions of `hfta_nb.figures`, and what they are called on the screen."""
@@ -59,6 +60,8 @@ def draw(study: Study, kind: str, first: str, second: str) -> bytes:
         return figures.png(study.contour(first, second))
     if kind == "pareto" and len(study.objectives) == 1:
         return figures.png(study.pareto(study.monitor, second if second in COSTS else COSTS[0]))
+    if kind == "ensemble":
+        return figures.png(study.ensemble().figure())
     return figures.png(getattr(study, kind)())
 
 

@@ -12,6 +12,7 @@ import traitlets
 from hfta_nb import events as ev
 from hfta_nb.figures import colors
 from hfta_nb.records.history import History, Member
+from hfta_nb.search.averages import averages
 from hfta_nb.search.grid import show
 from hfta_nb.ui.blown_up import blown_up
 from hfta_nb.ui.edits import marks
@@ -96,6 +97,11 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         *(at_best[m] for m in rest),
         *(c for c in axes if c["constant"]),
     ]
+    folds = _over_folds(history)
+    if folds:
+        title = f"{metric(run.monitor)}: mean and standard deviation over the folds of the configuration"
+        place = next(i for i, column in enumerate(columns) if column["key"] == "best_epoch")
+        columns.insert(place, _column("folds", "over folds", title, True))
     checked = any(m.check for m in history.members.values())
     if checked:
         columns.append(_column("check", "against alone", "Largest difference from training alone", True))
@@ -113,6 +119,7 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         found = _cells(member, rank, metrics, run.axes, checked, history.state == ev.PAUSED)
         if member.id in hopeless:
             found["state"] = f"{found['state'][0]}, blown up", found["state"][1]
+        found["folds"] = folds.get(member.id, ("", None))
         found["from"] = (origins.get(member.id, ""),) * 2
         found["changed"] = (changes.get(member.id, ""),) * 2
         cells = [found[column["key"]] for column in columns]
@@ -120,6 +127,19 @@ def table_of(history: History, color_by: str = "") -> dict[str, Any]:
         best = rank == 1 and math.isfinite(member.best_value)
         rows.append({**row, "reason": member.reason or hopeless.get(member.id, ""), "best": best})
     return {"columns": columns, "rows": rows, "of": len(board)}
+
+
+def _over_folds(history: History) -> dict[int, tuple[str, Any]]:
+    """By member: mean and standard deviation of the folds of its configuration, and the mean to sort by."""
+    run = history.run
+    if run is None or len(run.axes.get("fold", ())) < 2:
+        return {}
+    found: dict[int, tuple[str, Any]] = {}
+    for one in averages(history, "fold"):
+        mean, spread = one.mean(run.monitor), one.std(run.monitor)
+        text = score(run.monitor, mean) + ("" if math.isnan(spread) else f" ± {number(spread, 2)}")
+        found |= {member.id: (text, _key(mean)) for member in one.members}
+    return found
 
 
 def _axis_columns(history: History, axes: Mapping[str, Any]) -> list[dict[str, Any]]:

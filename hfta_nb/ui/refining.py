@@ -12,7 +12,7 @@ from hfta_nb.search.grid import AxisSpec
 from hfta_nb.search.intervals import digits, interval_text, is_interval, parse_interval
 from hfta_nb.search.spaces import ends_of
 
-_SEEDS = ("seed", "data_seed")
+_SEEDS = ("seed", "data_seed", "fold")
 _FACTOR = 2.0
 """Neighbours whose ratio is at least this are steps of a logarithmic axis."""
 

@@ -30,11 +30,16 @@ def as_interrupted(study: Study) -> Study:
 
 
 def grid_of(study: Study) -> Grid:
-    """All variants of a study, including added ones."""
+    """All variants of a study, including added ones; without the axis of folds, which the study makes."""
     grid = study.grid
     for one in study.added:
         grid = grid.plus(one.variants)
-    return grid
+    if len(grid.axes.get("fold", ())) < len(study.data.folds) or not study.data.folds:
+        return grid
+    axes = None if grid.product is None else {name: v for name, v in grid.product.items() if name != "fold"}
+    listed = [{name: value for name, value in config.items() if name != "fold"} for config in grid.listed]
+    once = [config for place, config in enumerate(listed) if config not in listed[:place]]
+    return (Grid.of(()) if axes is None else Grid(axes)).plus(once)
 
 
 def searched_of(study: Study) -> dict[str, Any]:
@@ -55,7 +60,7 @@ def searched_of(study: Study) -> dict[str, Any]:
 
 def arguments_of(study: Study) -> dict[str, Any]:
     """The arguments of a Workbench that defines this study."""
-    own = not hfta.data.known(study.data_name)
+    own = not hfta.data.known(study.data_name) or (study.data.folds and study.folds is None)
     return {
         "family": study.family,
         "data": study.data if own else study.data_name,

@@ -25,12 +25,12 @@ class Trials:
 
     Attributes:
         total: of them, unless the search ends before.
-        seeds: members of each.
+        members: of each: its seeds and folds.
         epochs: of a trial that is not pruned.
     """
 
     total: int
-    seeds: int
+    members: int
     epochs: int
 
     @classmethod
@@ -39,14 +39,14 @@ class Trials:
         searcher = None if study is None else study.searcher
         if study is None or searcher is None:
             return None
-        return cls(searcher.trials, max(1, len(searcher.seeds)), study.epochs)
+        return cls(searcher.trials, searcher.each, study.epochs)
 
     def states(self, history: History) -> list[str]:
         """The state of each trial that was asked for."""
         cloned = {edit.variant for edit in history.edits if edit.how == "cloned"}
         members = [m for m in history.members.values() if m.id not in cloned and m.state != ev.DELETED]
-        firsts = range(0, len(members), self.seeds)  # the members of a trial follow one another
-        return [_state(members[i : i + self.seeds]) for i in firsts]
+        firsts = range(0, len(members), self.members)  # the members of a trial follow one another
+        return [_state(members[i : i + self.members]) for i in firsts]
 
     def counts(self, history: History) -> str:
         """Trials by state: ``6 done, 3 pruned, 4 running, 7 to come``."""
@@ -66,7 +66,7 @@ class Trials:
     def share(self, done: float, history: History) -> float:
         """How far the whole search is, where its members there are so far on the average; those to come count too."""
         there = len(history.members)
-        return done * there / max(there, self.total * self.seeds)
+        return done * there / max(there, self.total * self.members)
 
 
 def amount(study: Study | None) -> str:
@@ -84,8 +84,8 @@ def plan_words(study: Study) -> str:
     searcher, trials = study.searcher, Trials.of(study)
     if searcher is None or trials is None:
         return ""
-    seeds = f", each with {count(trials.seeds, 'seed')}" if trials.seeds > 1 else ""
-    budget = trials.total * trials.seeds * trials.epochs
+    seeds = f", each with {count(trials.members, 'member')}" if trials.members > 1 else ""
+    budget = trials.total * trials.members * trials.epochs
     most = f"At most {budget:,} epochs ({count(trials.total, 'trial')}{seeds}, {count(trials.epochs, 'epoch')} each)"
     what = f"{count(trials.total, 'trial')} of {_axes(searcher.space)}"
     how = f"{min(searcher.slots, trials.total)} at a time, proposed by {_name(searcher.sampler)}{_pruned_words(study)}"

@@ -153,7 +153,7 @@ def shifted(own: Any) -> Any:
 
 
 def of_first_epoch(own: Any) -> Any:
-    return lambda samples, seeds, epoch, behind=(): own(samples, seeds, 0, behind)
+    return lambda samples, seed, epoch: own(samples, seed, 0)
 
 
 def in_float32(own: Any) -> Any:
@@ -189,7 +189,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], Any], dict[str, Any]]] = {
         "hfta_nb.models.masks.as_numbers", lambda own: lambda y, o: own(y, o) * 1.001, {"loss": squeezed}
     ),
     "rows of other samples": ("hfta_nb.train.batches.take", shifted, OWN),
-    "order of the first epoch": ("hfta_nb.train.batches.orders", of_first_epoch, OWN),
+    "order of the first epoch": ("hfta_nb.data.samples.order", of_first_epoch, OWN),
     "numbers in float32": ("hfta_nb.data.samples.moved", in_float32, OWN),
     "augmentation left out": ("hfta_nb.data.augment.prepare:Prepared.training", not_at_all, PICTURES),
     "augmentation of another batch": ("hfta_nb.data.augment.prepare:Prepared.training", of_the_next, PICTURES),

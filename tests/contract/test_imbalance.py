@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import WeightedRandomSampler
 
 import hfta_nb as hfta
 from hfta_nb.data.order import order
@@ -30,6 +32,8 @@ REMEDIES: list[dict[str, Any]] = [
     {"tau": 1.5},
     {"label_smoothing": 0.2},
     {"weaken": 0.8, "weaken_gamma": 0.5},
+    {"sampling": "balanced"},
+    {"sampling": "balanced", "tau": 0.5, "weaken": 0.3},
     {"class_weight": "balanced", "focal_gamma": 0.5, "tau": 0.3, "label_smoothing": 0.1, "weaken": 1.0},
 ]
 
@@ -73,7 +77,11 @@ def alone(given: dict[str, Any], every: int = 1) -> nn.Module:
     module = model().double()
     optimizer = torch.optim.SGD(module.parameters(), RATE, momentum=0.9)
     for epoch in range(EPOCHS):
-        listed = torch.split(order(len(X), 0, epoch), BATCH)
+        mixed = order(len(X), 0, epoch)
+        if given.get("sampling") == "balanced":
+            generator = torch.Generator().manual_seed(zlib.crc32(f"0/{epoch}".encode()))
+            mixed = torch.tensor(list(WeightedRandomSampler((1 / COUNTS)[Y].tolist(), len(X), generator=generator)))
+        listed = torch.split(mixed, BATCH)
         for start in range(0, len(listed), every):
             optimizer.zero_grad()
             group = listed[start : start + every]
@@ -109,6 +117,51 @@ def test_each_remedy_is_as_in_the_loop_of_one_s_own(serial: bool, every: int, tm
         plain = F.cross_entropy(module(XV), YV).item()
         assert found.history.members[id].curves["val_loss"].values[-1] == pytest.approx(plain, rel=1e-9)
     assert found.check(members=[1, 7, 8])["equal"].all()
+
+
+class Parts(nn.Module):
+    """A model of two parts, the features of the first of which a loop of one's own can mix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.features(x))
+        return found
+
+
+@pytest.mark.parametrize("at", ["features", pytest.param("features.0", marks=pytest.mark.long)])
+def test_features_of_a_layer_are_mixed_as_in_the_loop_of_one_s_own(at: str, tmp_path: Path) -> None:
+    grid = {"weaken": [0.0, 0.6, 1.0], "weaken_at": [at], "lr": [RATE, RATE / 2]}
+    options: dict[str, Any] = {"momentum": 0.9, "dtype": "float64", "batch_size": BATCH, "epochs": EPOCHS}
+    found = hfta.Study(Parts, grid, (X, Y, XV, YV), optimizer="sgd", device="cpu", directory=tmp_path,
+                       keep_checkpoints=["best", "last"], **options)  # fmt: skip
+    assert len(found.plan_groups) == 1
+    found.fit(progress=False)
+    for variant in found.variants:
+        torch.manual_seed(0)
+        module = Parts().double()
+        optimizer = torch.optim.SGD(module.parameters(), variant.config["lr"], momentum=0.9)
+        parts = [module.features, module.head] if at == "features" else [*module.features, module.head]
+        for epoch in range(EPOCHS):
+            for rows in order(len(X), 0, epoch).split(BATCH):
+                optimizer.zero_grad()
+                features = weakened(parts[0](X[rows]), Y[rows], {"weaken": variant.config["weaken"]})
+                F.cross_entropy(nn.Sequential(*parts[1:])(features), Y[rows]).backward()
+                optimizer.step()
+        state = found.member(variant.id).module(at="last").state_dict()
+        for name, value in module.state_dict().items():
+            torch.testing.assert_close(state[name], value, rtol=1e-10, atol=1e-10)
+        loss = F.cross_entropy(module.eval()(XV), YV).item()
+        assert found.history.members[variant.id].curves["val_loss"].values[-1] == pytest.approx(loss, rel=1e-9)
+    assert found.check(members=[1, 4])["equal"].all()
+
+
+def test_a_layer_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(GridError, match=r"weaken_at: no such layer; got 'featurs'; accepted: .*features"):
+        hfta.Study(Parts, {"weaken": [0.5], "weaken_at": ["featurs"]}, (X.float(), Y), directory=tmp_path)
 
 
 def test_a_run_that_is_interrupted_goes_on_to_the_bit(tmp_path: Path) -> None:

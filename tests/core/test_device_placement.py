@@ -70,6 +70,24 @@ def test_read_ahead_gives_what_resident_data_gives(
     hosted.close()
 
 
+@pytest.mark.parametrize("form", ["numbers", "dict"])
+def test_members_of_unlike_folds_have_samples_of_their_own(form: str, device: torch.device) -> None:
+    given = forms()[form]
+    split = data.folded(None, given, [(range(0, 40), range(40, 50)), (range(10, 50), range(10))])
+    resident, hosted = both(split, device, torch.float32)
+    for source in (resident, hosted):
+        source.draws = [data.Draw(0), data.Draw(1)]
+    assert resident.length == hosted.length == -(-40 // resident.batch_size)
+    mine, theirs = (source.epoch(1, 0, [3, 3]) for source in (resident, hosted))
+    assert all(equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    held_out = list(hosted.validation())
+    assert all(equal(a, b) for a, b in zip(resident.validation(), held_out, strict=True))
+    found = torch.cat([data.leaves(batch.y)[0].cpu() for batch in held_out], 1)
+    wanted = data.leaves(given.y)[0]
+    assert torch.equal(found, torch.stack([wanted[40:50], wanted[:10]]))
+    hosted.close()
+
+
 @pytest.mark.parametrize("together", [1, 3, 100])
 def test_batches_that_are_drawn_together_are_those_that_are_drawn_alone(
     together: int, monkeypatch: pytest.MonkeyPatch, device: torch.device

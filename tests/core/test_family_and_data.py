@@ -165,5 +165,5 @@ def test_orders() -> None:
     assert not torch.equal(data.order(100, 0, 3), data.order(100, 0, 4))
     assert not torch.equal(data.order(100, 1, 3), data.order(100, 0, 3))
     assert sorted(data.order(100, 0, 0).tolist()) == list(range(100))
-    assert data.orders(10, [4, 4], 0).shape == (10,)
-    assert torch.equal(data.orders(10, [4, 5], 0)[1], data.order(10, 5, 0))
+    assert data.by_member([4, 4], lambda seed: data.order(10, seed, 0)).shape == (10,)
+    assert torch.equal(data.by_member([4, 5], lambda seed: data.order(10, seed, 0))[1], data.order(10, 5, 0))

@@ -23,7 +23,7 @@ from hfta_nb.workers.distributed.data_parallel import BATCH_NORM
 GRID = {"lr": [1e-3]}
 
 OTHERWISE: dict[str, Any] = {
-    **{"epochs": 3, "patience": 2, "monitor": ["val_loss", "parameters"], "seed": 4, "device": "cpu"},
+    **{"epochs": 3, "patience": 2, "monitor": ["val_loss", "parameters"], "folds": 3, "seed": 4, "device": "cpu"},
     **{"precision": "bf16", "name": "mine", "min_delta": 0.5, "validate_every": 2, "steps_per_epoch": 7},
     **{"validation_batch_size": 8, "drop_last": True, "member_steps": 9, "member_seconds": 2.5},
     **{"keep_checkpoints": ["best", "last"], "padding": 0.5, "capacity": 2, "checkpointing": "never"},

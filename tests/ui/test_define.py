@@ -51,7 +51,7 @@ def test_what_is_given_stands_in_the_fields(make: Make) -> None:
     found = define.definition()
     assert found.grid == {"lr": (1e-3, 1e-2), "activation": ("relu", "gelu")}
     wanted = {"epochs": 7, "batch_size": None, "patience": 3, "seed": 5, "dtype": "float64", "device": "cpu"}
-    wanted |= {"precision": "fp32", "capacity": None, "checkpointing": "auto", "compile": "auto"}
+    wanted |= {"folds": None, "precision": "fp32", "capacity": None, "checkpointing": "auto", "compile": "auto"}
     wanted |= {"cache_features": "auto"}
     wanted |= {
         "steps_per_epoch": None,

@@ -110,7 +110,7 @@ def test_compiling_is_chosen_beside_precision(make: Make, way: str) -> None:
     bench.define.fields["compile"].value = "never"
     assert bench.study.compile == "never"
     first = [w.description for w in bench.define.children[0].children]
-    assert first == ["family", "data", "epochs", "batch size", "patience", "data seed", "device", "precision"]
+    assert first == ["family", "data", "epochs", "batch size", "patience", "folds", "data seed", "device", "precision"]
 
 
 def test_rare_fields_are_folded_and_their_line_says_what_is_not_usual(make: Make) -> None:

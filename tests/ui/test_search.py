@@ -162,7 +162,7 @@ def test_the_plan_says_what_the_search_will_do(make: Make) -> None:
     study = Study("mlp", {**SPACE, "seed": [0, 1]}, "digits", epochs=9, trials=6, slots=3, pruner="asha")
     assert plan_words(study) == (
         "6 trials of lr 0.0001 to 0.1 (log), width 8 to 32 step 8 and 2 activation, 3 at a time, proposed by tpe, "
-        "pruned by asha after epochs 1 and 3. At most 108 epochs (6 trials, each with 2 seeds, 9 epochs each)."
+        "pruned by asha after epochs 1 and 3. At most 108 epochs (6 trials, each with 2 members, 9 epochs each)."
     )
     assert rungs(study) == [1, 3]
     bench = make(grid={"lr": [1e-3, 3e-3, 1e-2, 1e-1]}, population=hfta.PBT(2, 0.25, {"lr": (0.8, 1.25)}))

@@ -93,13 +93,15 @@ class Prepared:
 
         return _spread(self.keys, make if own else self._shared(x, make, self.mixes))
 
-    def validation(self, x: Samples, y: Samples) -> tuple[Samples, Samples, bool]:
+    def validation(self, x: Samples, y: Samples, own: bool) -> tuple[Samples, Samples, bool]:
         """A batch of validation: floats, standardised, otherwise as stored."""
 
-        def make(normalized: bool, member: int) -> Pair:
-            return self._standardised(self.data.scaled(x, self.dtype), normalized), y
+        def make(key: tuple[bool, int], member: int) -> Pair:
+            mine, target = (x[member], y[member]) if own else (x, y)
+            return self._standardised(self.data.scaled(mine, self.dtype), key[0]), target
 
-        return _spread([setting.normalize for _, setting in self.keys], self._shared(x, make, None))
+        keys = [(setting.normalize, member if own else 0) for member, (_, setting) in enumerate(self.keys)]
+        return _spread(keys, make if own else self._shared(x, make, None))
 
     def _shared(self, x: Samples, make: Callable[[Key, int], Pair], how: Any) -> Callable[[Key, int], Pair]:
         """`make`, which takes what another group has made of the batch `x`."""

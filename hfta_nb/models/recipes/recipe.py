@@ -120,6 +120,9 @@ class Family:
             more: further requested names; a family that is `open` accepts any.
         """
         specs = self._specs(augment.axes_for(data), task_of(data) if isinstance(data, str) else data.task)
+        folds = () if isinstance(data, str) else data.folds
+        if folds:
+            specs["fold"] = AxisSpec("fold", "int", 0, low=0, high=len(folds) - 1, help="Fold of the training samples.")
         own = [n for n in more if n not in specs and self._takes(n)] if self.open else []
         return specs | {name: AxisSpec(name) for name in own}
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hfta_nb.train.plan.building import Builder, parameters_of
 from hfta_nb.train.plan.group import Group
-from hfta_nb.train.plan.grouping import MOST_PADDING, make_plan, reckoned, rows_apart, whole
+from hfta_nb.train.plan.grouping import MOST_PADDING, make_plan, reckoned, whole
+from hfta_nb.train.plan.rows import rows_apart
 
 __all__ = [
     "MOST_PADDING",

@@ -18,11 +18,8 @@ from hfta_nb.search.grid import AxisSpec, Grid, Variant, show
 from hfta_nb.train.plan.building import Builder, parameters_of
 from hfta_nb.train.plan.estimate import activation_bytes, estimate
 from hfta_nb.train.plan.group import Group
+from hfta_nb.train.plan.rows import SPLITTING, form_of, row_of, rows_apart
 from hfta_nb.train.plan.sizes import Shapes, Union, alike_but_for_sizes, plainly_merged, shapes_of, union
-from hfta_nb.train.step import averages, by_step
-
-SPLITTING = ("optimizer", "lr_scheduler", "batch_size", "decay_on", "accumulate_grad_batches")
-"""Training axes whose values can't differ within an array."""
 
 MOST_PADDING = {"cuda": 0.5, "cpu": 0.25, "search": 0.75}
 """The largest share of an array's parameters that is padding by default: a GPU has room to spare, a CPU has none. In a
@@ -134,20 +131,6 @@ def _capped(groups: Sequence[Group], capacity: int) -> list[Group]:
     return found
 
 
-def rows_apart(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """What keeps members with these values of all training axes out of one array, whatever they train."""
-    for name in SPLITTING:
-        if mine[name] != theirs[name]:
-            return f"{name}: {show(mine[name])} and {show(theirs[name])}"
-    if by_step(mine) != by_step(theirs):
-        return "warmup_steps: lr changes with every step where it is given, once an epoch elsewhere"
-    if averages(mine) != averages(theirs):
-        return "ema_decay: weights are averaged where it is given"
-    if imbalance.form(mine) != imbalance.form(theirs):
-        return "class_weight, weaken and their like: losses have settings, and inputs are mixed, where they are given"
-    return None
-
-
 @dataclass
 class Draft:
     """A group while it grows; its first variant speaks for it."""
@@ -176,13 +159,10 @@ class Draft:
         defaults: Mapping[str, Any],
     ) -> Draft:
         values = {**fixed, **variant.config}
-        row = {k: values.get(k, default) for k, default in defaults.items()}
-        row["batch_size"] = data.batch_size or row["batch_size"]
-        if family.param_groups is not None:
-            row["param_groups"] = family.param_groups
-        row |= {k: values[k] for k in augment.AXES if k in values and k not in family.axes}
-        row |= imbalance.values_of(values, family.axes, data)
-        return cls.known(variant, row, family.arguments(values, data), family, builder)
+        row = row_of(values, family, data, defaults)
+        made = cls.known(variant, row, family.arguments(values, data), family, builder)
+        imbalance.layer_of(made.modules[0], row)  # raises if there is none
+        return made
 
     @classmethod
     def known(
@@ -202,10 +182,7 @@ class Draft:
         return (
             id(self.modules[0]),
             self.own_scores and self.mixes,
-            by_step(row),
-            averages(row),
-            imbalance.form(row),
-            *(repr(row[name]) for name in SPLITTING),
+            *form_of(row).values(),
         )
 
     @property
