@@ -96,6 +96,8 @@ workers.distributed: errors records.events engine.members engine.array models.lo
     optim train.step workers.processes
 study: HEADLESS engine.comparison engine.distances engine.equality workers.pools figures study.callbacks
 study.executors: errors records.events records.history workers.processes workers.pools study
+study.estimators: errors records.events data models.losses models.recipes models.study_config study
+sklearn: study.estimators
 figures: errors errors.border records.events search.grid records.history records.speeds search.averages figures.colors
 study.callbacks: errors records.entry_points records.events search.grid
 ui: errors records.regular_files records.pace records.events search search.averages search.grid records.history
@@ -153,7 +155,7 @@ AT_TOP: dict[str, set[str]] = {
     "optuna": set(),
     "ray": set(),
     "grpc": set(),
-    "sklearn": set(),
+    "sklearn": {"study.estimators"},
     "scipy": set(),
     "matplotlib": {"figures"},
 }

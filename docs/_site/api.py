@@ -20,6 +20,7 @@ MODULES = (
     *("hfta_nb", "hfta_nb.optim", "hfta_nb.optim.lr_scheduler", "hfta_nb.data", "hfta_nb.figures", "hfta_nb.ui"),
     *(
         "hfta_nb.study.callbacks",
+        "hfta_nb.sklearn",
         "hfta_nb.errors",
         "hfta_nb.records.events",
         "hfta_nb.models.losses",
