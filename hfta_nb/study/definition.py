@@ -21,7 +21,7 @@ from hfta_nb.errors.border import FLAG, PATH, WHOLE, instance, takes, whole
 from hfta_nb.models.losses import Loss
 from hfta_nb.models.metrics import of_numbers
 from hfta_nb.models.model_zoo import check_data
-from hfta_nb.models.recipes import Family
+from hfta_nb.models.recipes import Family, lightning
 from hfta_nb.models.recipes.preserve_rng import neutral
 from hfta_nb.models.study_config import StudyConfig
 from hfta_nb.records import events as ev
@@ -102,6 +102,7 @@ class Definition(StudyState):
 
     def _define(self, family: Any, grid: Any, data: Any, config: StudyConfig, fixed: dict[str, Any]) -> None:
         vars(self).update(arguments.as_given(config))  # from here on: what a study has in another form, or checks
+        family, data = lightning.taken(family, data)
         self.family = arguments.family_of(family, config.loss, in_full(config.metrics), config.param_groups)
         self.data = self._suited(data, config.folds)
         self.folds = int(config.folds) if whole(config.folds) else None

@@ -13,7 +13,7 @@ from hfta_nb.data import AnyData, Data
 from hfta_nb.errors import FamilyError, GridError, StoreError
 from hfta_nb.models.model_zoo import families
 from hfta_nb.models.model_zoo.dotted import is_constructor
-from hfta_nb.models.recipes import Family, with_own
+from hfta_nb.models.recipes import Family, lightning, with_own
 from hfta_nb.models.study_config import by_new_names
 from hfta_nb.records.store import Store
 from hfta_nb.search.grid import Grid
@@ -31,6 +31,7 @@ def read(
     """The family, grid, data and options of a study that was saved; see `Study.load`."""
     store = Store(directory)
     saved = checked(store)
+    family, data = lightning.taken(family, data)
     recipe = _family(saved, directory, family, trust)
     # What was saved before variants of different architecture could share an array keeps them apart.
     options = {"padding": "never", **saved["options"], "directory": store.directory}

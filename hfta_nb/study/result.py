@@ -15,6 +15,7 @@ from hfta_nb.engine.array.access import HeldLoss, take_losses
 from hfta_nb.errors import DataError, StoreError, StudyError
 from hfta_nb.errors.border import PATH, TEXT, Kind, takes, whole
 from hfta_nb.errors.plain_text import visible
+from hfta_nb.models.recipes.lightning import unwrapped
 from hfta_nb.models.recipes.preserve_rng import preserve_rng
 from hfta_nb.models.weights import own_tensors
 from hfta_nb.search.grid import Variant, show
@@ -74,7 +75,7 @@ class Result:
         """
         module = self._restored(at)
         take_losses(module)
-        return module.eval()
+        return unwrapped(module).eval()
 
     @takes(StoreError, at=MOMENT)
     def loss(self, at: str | int = keeping.BEST) -> Any:

@@ -60,7 +60,7 @@ def from_function(
         if parameter.name in FACTS:
             facts.append(parameter.name)
         else:
-            axes[parameter.name] = _axis(title, parameter)
+            axes[parameter.name] = axis_of(title, parameter)
     text = help if help is not None else inspect.getdoc(function) or ""
     suits = (data,) if isinstance(data, str) else DEFAULT_DATA if data is None else tuple(data)
     measured = None if metrics is None else _checked_metrics(metrics)
@@ -98,7 +98,7 @@ def from_callable(given: Callable[..., nn.Module]) -> Family:
             facts.append(parameter.name)
         elif parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             try:
-                axes[parameter.name] = _axis(title, parameter)
+                axes[parameter.name] = axis_of(title, parameter)
             except FamilyError as error:
                 if parameter.default is parameter.empty or "training axis" in error.what:
                     raise
@@ -236,7 +236,12 @@ def _checked_defaults(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _axis(family: str, parameter: inspect.Parameter) -> AxisSpec:
+def axis_of(family: str, parameter: inspect.Parameter) -> AxisSpec:
+    """The axis that a parameter of a build function is.
+
+    Raises:
+        FamilyError: it is none.
+    """
     where = f"{family}({parameter.name})"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
         raise FamilyError("can't be an axis", where=where, accepted="named parameters")
