@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import hfta_nb as hfta
-from hfta_nb.errors import DataError, FamilyError
+from hfta_nb.errors import DataError, FamilyError, StudyError
 from hfta_nb.models.recipes import lightning
 
 with warnings.catch_warnings():
@@ -109,6 +109,8 @@ def test_members_equal_the_trainer_of_lightning(kind: Any, tmp_path: Path) -> No
             assert last[f"last_{name}"] == pytest.approx(given, abs=1e-10)
     assert bool(study.check(members=[0])["equal"].all())
     assert type(study.best().module()) is kind
+    with pytest.raises(StudyError, match="no mean that is known"):
+        study.ensemble()
     again = hfta.Study.load(tmp_path / "run", family=kind, data=Samples())
     assert type(again.best().module()) is kind
 

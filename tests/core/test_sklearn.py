@@ -153,6 +153,12 @@ def test_a_candidate_that_does_not_train_has_the_score_of_errors() -> None:
     assert search.best_params_ == {"lr": 1e-2}
 
 
+def test_a_search_takes_a_table() -> None:
+    x, y = load_iris(return_X_y=True, as_frame=True)
+    search = FusedSearchCV(FusedClassifier(own, epochs=1), {"random_state": [0, 1]}, cv=2).fit(x, y)
+    assert list(search.feature_names_in_) == list(search.best_estimator_.feature_names_in_) == list(x.columns)
+
+
 def test_a_search_in_a_pipeline_and_not_over_one() -> None:
     x, y = iris()
     model = FusedClassifier(own, epochs=20, batch_size=16)

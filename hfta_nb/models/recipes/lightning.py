@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from hfta_nb.data import leaves, tree_map
+from hfta_nb.data import from_loader, leaves, tree_map
 from hfta_nb.errors import DataError, FamilyError
 from hfta_nb.models import metrics
 from hfta_nb.models.metrics import Metric
@@ -34,6 +34,9 @@ _HOOKS = ("backward", "configure_callbacks", "configure_gradient_clipping", "con
 
 _NEVER_CALLED = ("on_test_", "on_predict_", "on_save_checkpoint", "on_load_checkpoint")
 _ON_DATA = ("transfer_batch_to_device", "on_before_batch_transfer", "on_after_batch_transfer")
+TASK = "generation"
+"""The task of such data: the one without targets, as nobody but the steps knows what are inputs and targets."""
+
 _STAGES = ("train", "val", "valid", "validation", "training")
 
 
@@ -75,7 +78,7 @@ def taken(family: Any, data: Any) -> tuple[Any, Any]:
         defaults=defaults,
         direct=True,
     )
-    return found, (_paired(training), _paired(validation))
+    return found, from_loader(_paired(training), _paired(validation), task=TASK)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

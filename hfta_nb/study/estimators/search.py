@@ -85,6 +85,8 @@ class FusedSearchCV(GridSearchCV):  # type: ignore[misc]
             began_s = time.perf_counter()
             self.best_estimator_ = _with(self.estimator, self.best_params_).fit(X, y)
             self.refit_time_ = time.perf_counter() - began_s
+            if hasattr(self.best_estimator_, "feature_names_in_"):
+                self.feature_names_in_ = self.best_estimator_.feature_names_in_
         return self
 
     def _scored(self, fitted: Iterable[FusedEstimator | StudyError], splits: Splits, X: Any, y: Any) -> GridSearchCV:
