@@ -164,7 +164,7 @@ class Result:
         prepared = Augmenting(data, torch.device("cpu"), study.dtype).of([self.row], [0])
         return data.floats(x, study.dtype) if prepared is None else prepared.validation(x, None, False)[0]
 
-    @takes(StudyError, path=PATH, format=TEXT.or_none, at=_MOMENT)
+    @takes(StudyError, path=PATH, format=TEXT.or_none, at=MOMENT)
     def export(self, path: str | Path, format: str | None = None, at: str | int = keeping.BEST) -> Path:
         """Write its module for other programs, and a model card beside it.
 
