@@ -63,8 +63,7 @@ class Progress(GroupState):
         self, trainer: Schedule, group: Group, resume: Mapping[str, Any] | None, buffer: BatchBuffer | None = None
     ) -> None:
         super().__init__(trainer.settings.deterministic)
-        self.trainer, self.group = trainer, group
-        self.data = trainer.data
+        self.trainer, self.group, self.data = trainer, group, trainer.data
         self.batch_size = int(group.rows[0]["batch_size"])
         self.buffer = buffer
         self.source: Batches

@@ -79,8 +79,7 @@ class Schedule:
     ) -> None:
         self.settings, self.control, self.save, self.ends = settings, control, save, ends
         self.take, self.owner, self.requested = take, owner, Requested()
-        self.prepare = prepare
-        self.checkpoint_every_s = checkpoint_every_s
+        self.prepare, self.checkpoint_every_s = prepare, checkpoint_every_s
         self.stopped = False
         self.error: Exception | None = None
         self.data = self.placed()

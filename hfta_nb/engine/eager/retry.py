@@ -116,6 +116,13 @@ def _draw_beside(state: ArrayState, inputs: Inputs) -> None:
         state.generators.to(device)
 
 
+def _snapshot(state: ArrayState, key: Any, comparable: bool) -> Snapshot:
+    new = key not in state.proven
+    # Where gradients are sparse a step must not copy the tables, which known calls leave alone.
+    every = new or (comparable and not state.engine.sparse)
+    return state.snapshot(every=every, sums=not new and leaves_alone(state))
+
+
 def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted) -> Any:
     inputs, computation = call.inputs, call.computation
     if state.pending:
@@ -126,10 +133,7 @@ def _retry_until_done(state: ArrayState, helpers: RetryHelpers, call: _Attempted
     found: Mismatch | None = None
     new_path, comparable = False, verifiable(state)
     while True:
-        new = key not in state.proven
-        # Where gradients are sparse a step must not copy the tables, which known calls leave alone.
-        every = new or (comparable and not state.engine.sparse)
-        restore = state.snapshot(every=every, sums=not new and leaves_alone(state))
+        restore = _snapshot(state, key, comparable)
         state.engine.process_streams.rewind()
         later = call.eager is not None and may_wait(state, kind, inputs)
         verification = verification_of(state, restore, key, kind, inputs, computation, new_path, later)
