@@ -199,7 +199,8 @@ def _embedding(context: Context, function: Callable[..., Any], args: Any, kwargs
 def _bags(context: Context, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     given = arguments(_BAG_NAMES, args, kwargs)
     weight, mode, factors = given["weight"], given.get("mode", "mean"), given.get("per_sample_weights")
-    learns = isinstance(factors, Tensor) and factors.requires_grad
+    with context.outside():  # a tensor wrapped by `vmap` always says that it requires no gradient
+        learns = isinstance(factors, Tensor) and context.stacked(factors).requires_grad
     others = ("max_norm", "scale_grad_by_freq", "include_last_offset", "padding_idx")
     apart = learns or mode == "max" or any(given.get(name) not in (None, False) for name in others)
     if apart or not context.batched(weight):
