@@ -14,7 +14,7 @@ from hfta_nb.models.model_zoo import vision
 KNOWN_PACKAGES = frozenset({"torchvision", "timm"})
 """Packages whose functions build modules even without a return annotation."""
 
-OFFERED = frozenset({*KNOWN_PACKAGES, "transformers"})
+OFFERED = frozenset({*KNOWN_PACKAGES, "transformers", "peft"})
 
 
 def is_constructor(name: str) -> bool:

@@ -130,7 +130,7 @@ def _layers(module: Any, path: str) -> tuple[str, nn.ModuleList]:
     found = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if not found:
         raise FamilyError(f"no list of {count} layers in {type(module).__name__}", where=path, got="layers_to_train",
-                          remedy="leave layers_to_train out, or name what is trained: train=[...]")  # fmt: skip
+                          remedy="leave it out, or take transformers:FOLDER, which has the axis train")  # fmt: skip
     return found[-1]
 
 
