@@ -71,7 +71,7 @@ def text(study: StudyState, variant: Variant, at: str | int, name: str, format: 
     size = "" if checked.difference != checked.difference else f": the largest difference is {checked.difference:.2g}"
     parts = [
         f"# {visible(study.family.name)} on {visible(data.name)}, member #{variant.id}",
-        f"`{name}` ({format}): {group.parameters:,} parameters, trained for {member.epoch} epochs by {noting.PACKAGE}; "
+        f"`{name}` ({format}): {group.parameters:,} parameters, {_epochs(member.epoch)} by {noting.PACKAGE}; "
         f"{_moment(at, member.best_epoch)}. Compared with the module by {checked.by}{size}.",
         "## Load it",
         f"```python\n{_LOADED[format].format(name=name)}\n```",
@@ -89,6 +89,10 @@ def text(study: StudyState, variant: Variant, at: str | int, name: str, format: 
         _table(versions.items()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _epochs(count: int) -> str:
+    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def _moment(at: str | int, best: int) -> str:

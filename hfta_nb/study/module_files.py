@@ -88,6 +88,8 @@ def write(
             raise StudyError("gives other outputs than the module", where=f"{name}, by {by}", got=difference,
                              accepted=f"a difference up to {_WITHIN.get(dtype, _COARSE):g}")  # fmt: skip
         os.replace(spare, path)
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"can't be written ({error.strerror or error})", where=str(path)) from error
     finally:

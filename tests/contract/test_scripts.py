@@ -138,20 +138,39 @@ def parts() -> Any:
     return x, torch.randn(12, generator=draw), x, torch.randn(12, generator=draw)
 
 
-def test_two_networks_and_families_of_ones_own(tmp_path: Path) -> None:
-    found = [(*of_family(row, tmp_path / row.name), 3) for row in ROWS if row.name == "dcgan"]
-    grid = {"kind": ["leaky"], "wide": [True], "optimizer": ["sgd", "muon"], "lr_scheduler": ["plateau", "onecycle"]}
-    more = {"loss": functools.partial(smooth, by=0.1), "max_norm": 1.0, "decay_on": "weights", "weight_decay": 0.01}
-    loops = {"accumulate_grad_batches": 2, "ema_decay": 0.9, "batch_size": 16, "plateau_patience": 0, "momentum": 0.5}
-    study = trained(tmp_path / "net", net, grid, "iris", validate_every=2, steps_per_epoch=5, **more, **loops)
-    found += [(study, study.member(i).script(tmp_path / f"{i}.py"), i) for i in range(len(study.variants))]
-    study = trained(tmp_path / "bytes", "cnn", {"width": [2, 3]}, bytes_of_images(), batch_size=4, drop_last=True)
-    found.append((study, study.member(1).script(tmp_path / "bytes.py"), 1))
-    study = trained(tmp_path / "two", Two, {"width": [2, 3]}, parts(), loss=loss, batch_size=5, lr_scheduler="step")
-    found.append((study, study.best().script(tmp_path / "two.py"), study.best().variant.id))
+Found = list[tuple[hfta.Study, Path, int]]
+
+
+def assert_all_same(found: Found) -> None:
     for (study, script, number), printed in zip(found, outputs([f[1] for f in found]), strict=True):
         assert "hfta_nb" not in script.read_text().split('"""', 2)[2]
         assert_same(study, number, printed)
+
+
+def of_net(folder: Path, optimizers: list[str], schedules: list[str]) -> Found:
+    grid = {"kind": ["leaky"], "wide": [True], "optimizer": optimizers, "lr_scheduler": schedules}
+    more = {"loss": functools.partial(smooth, by=0.1), "max_norm": 1.0, "decay_on": "weights", "weight_decay": 0.01}
+    loops = {"accumulate_grad_batches": 2, "ema_decay": 0.9, "batch_size": 16, "plateau_patience": 0, "momentum": 0.5}
+    study = trained(folder / "net", net, grid, "iris", validate_every=2, steps_per_epoch=5, **more, **loops)
+    return [(study, study.member(i).script(folder / f"{i}.py"), i) for i in range(len(study.variants))]
+
+
+@pytest.mark.long
+def test_optimizers_and_schedules(tmp_path: Path) -> None:
+    schedules = ["plateau", "onecycle", "cosine", "sequential", "cyclic", "multistep", "none"]
+    assert_all_same(of_net(tmp_path, ["sgd", "muon", "rmsprop"], schedules))
+
+
+def test_families_and_losses_of_ones_own(tmp_path: Path) -> None:
+    found = of_net(tmp_path, ["muon"], ["plateau"])
+    more = {"batch_size": 4, "drop_last": True, "loss": "cross_entropy", "epochs": 2}
+    study = trained(tmp_path / "bytes", "cnn", {"width": [2]}, bytes_of_images(), **more)
+    found.append((study, study.member(0).script(tmp_path / "bytes.py"), 0))
+    study = trained(tmp_path / "two", Two, {"width": [2, 3]}, parts(), loss=loss, batch_size=5, lr_scheduler="step")
+    found.append((study, study.best().script(tmp_path / "two.py"), study.best().variant.id))
+    study = trained(tmp_path / "linear", "torch.nn.Linear", {"bias": [False]}, "iris", epochs=1)
+    found.append((study, study.member(0).script(tmp_path / "linear.py"), 0))
+    assert_all_same(found)
 
 
 _CODE = (lambda output, target: (output**2).mean()).__code__

@@ -11,6 +11,7 @@ import pytest
 
 from hfta_nb.cli import main
 from hfta_nb.engine.kernels.native import build
+from hfta_nb.records import telemetry
 from hfta_nb.study import Part, machine, parts_of_machine
 
 
@@ -70,7 +71,7 @@ def test_a_gpu_without_counters(monkeypatch: pytest.MonkeyPatch) -> None:
         def sample(self) -> None:
             return None
 
-    monkeypatch.setattr(machine.telemetry, "sampler", lambda device: Counters())
+    monkeypatch.setattr(telemetry, "sampler", lambda device: Counters())
     part = machine._gpm(True)
     assert (part.found, part.has) == (False, "no GPM: this GPU has none")
     monkeypatch.setattr(machine, "_version", lambda name: None)

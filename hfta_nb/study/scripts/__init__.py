@@ -58,6 +58,8 @@ def write(study: StudyState, variant: Variant, path: Path) -> Path:
         spare = path.with_name(path.name + ".tmp")
         spare.write_text(text, encoding="utf-8")
         os.replace(spare, path)
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"can't be written ({error.strerror or error})", where=str(path)) from error
     return path
@@ -142,7 +144,8 @@ def _model(text: Source, family: Family, arguments: Mapping[str, Any]) -> str:
     given = {k: as_list(v) if k in family.lists else v for k, v in arguments.items()}
     function: Any = family.function
     if isinstance(function, constructors.Constructor):
-        recipe = constructors.recipe_of(function.path) if ":" not in function.path else None
+        several = ":" in function.path or function.path.startswith("timm.")
+        recipe = None if several else constructors.recipe_of(function.path)
         inner = getattr(recipe.make, "func", recipe.make) if recipe else None
         if recipe is None or inner is not dotted.find(function.path):
             raise StudyError("is made by more than one call", where="family", got=family.name,

@@ -66,6 +66,8 @@ class Source:
             StudyError: it can't be written.
         """
         inner = functools.partial(self.expression, where=where)
+        if id(value) in self._known:
+            return self.reference(value, where)
         if isinstance(value, enum.Enum):
             return f"{self.reference(type(value), where)}.{value.name}"
         if type(value) in _PLAIN:
@@ -135,7 +137,8 @@ class Source:
             StudyError: it has another one, or the value can't be written.
         """
         if name in self._bound:
-            if self._bound[name] is value or _same(self._bound[name], value):
+            plain = type(value) in (*_PLAIN, float) and repr(self._bound[name]) == repr(value)
+            if plain or self._bound[name] is value:
                 return
             raise StudyError("two things of one name can't be in one script", where=f"{where}, {name}",
                              got=value, remedy="rename one of them")  # fmt: skip
@@ -211,10 +214,6 @@ def _refused(where: str, value: Any, remedy: str = "") -> StudyError:
     got = value if not callable(value) else getattr(value, "__qualname__", type(value).__name__)
     return StudyError("can't be written as Python source", where=where, got=got, remedy=remedy,
                       accepted="numbers, text, containers, functions and classes with source")  # fmt: skip
-
-
-def _same(a: Any, b: Any) -> bool:
-    return type(a) in (*_PLAIN, float) and type(a) is type(b) and a == b
 
 
 def _file(value: Any) -> str:
