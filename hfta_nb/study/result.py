@@ -190,8 +190,8 @@ class Result:
             >>> import hfta_nb as hfta, tempfile
             >>> study = hfta.Study("mlp", {"lr": [1e-3, 1e-2]}, "iris", epochs=1)
             >>> results = study.fit(progress=False)
-            >>> study.best().export(tempfile.mkdtemp() + "/best.pt2").name
-            'best.pt2'
+            >>> study.best().export(tempfile.mkdtemp() + "/best.safetensors").name
+            'best.safetensors'
         """
         place = Path(path).absolute()
         kind = module_files.format_of(place, format)
