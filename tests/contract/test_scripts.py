@@ -190,6 +190,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "horizontal_flip: trains in a way that has no plain script; got 0.5": {
         "family": "cnn", "data": "digits", "horizontal_flip": 0.5},
     "class_weight: trains": {"class_weight": "balanced"},
+    "sampling: trains.*balanced": {"sampling": "balanced"},
+    "folds: trains in a way": {"folds": 2},
     "precision: .*bf16": {"precision": "bf16"},
     "population: .*Leader": {"population": hfta.Leader(), "lr": None, "grid": {"lr": [1e-3, 1e-2]}},
     "optimizer: lbfgs evaluates": {"optimizer": "lbfgs"},

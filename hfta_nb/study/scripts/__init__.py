@@ -192,6 +192,8 @@ def _refuse_otherwise_trained(study: StudyState, row: Mapping[str, Any]) -> None
     how: dict[str, Any] = {name: value for name, value in vars(Setting.of(row)).items()
                            if value != getattr(Setting(), name)}  # fmt: skip
     how |= {name: row[name] for name in imbalance.AXES if imbalance.used(row) and name in row}
+    how |= {} if row.get("sampling", "shuffle") == "shuffle" else {"sampling": row["sampling"]}
+    how |= {} if study.folds is None else {"folds": study.folds}
     how |= {} if study.leader is None else {"population": study.population}
     how |= {} if study.precision == "fp32" else {"precision": study.precision}
     how |= {} if study.devices == 1 else {"devices": study.devices}
