@@ -1,4 +1,4 @@
-"""A grid search over an estimator, whose candidates train together."""
+"""A grid search over an estimator, whose candidates train together on all folds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.model_selection import GridSearchCV, ParameterGrid, check_cv
 from torch import nn
 
-from hfta_nb.data import Data
+from hfta_nb.data import Data, Fold
 from hfta_nb.errors import StudyError
 from hfta_nb.models.recipes import Family
 from hfta_nb.study.estimators.estimator import FusedClassifier, FusedEstimator
@@ -26,7 +27,7 @@ Splits = Sequence[tuple[NDArray[Any], NDArray[Any]]]
 
 
 class FusedSearchCV(GridSearchCV):  # type: ignore[misc]
-    """`sklearn.model_selection.GridSearchCV` whose candidates train together.
+    """`sklearn.model_selection.GridSearchCV` whose candidates and folds train together, in as few arrays as can be.
 
     A candidate's score on a fold is that of the same estimator fitted alone. Attributes, `cv_results_` and what can be
     called after `fit` are those of `GridSearchCV`; ``mean_fit_time`` is an equal share of the time of all members.
@@ -123,12 +124,9 @@ def _fitted(candidates: Sequence[FusedEstimator], splits: Splits, X: Any, y: Any
     found: dict[int, list[FusedEstimator | StudyError]] = {}
     for numbers, data in _studies(candidates, X, y):
         first = candidates[numbers[0]]
-        for train, _ in splits:
-            configs = [clone(candidates[n])._config() for n in numbers]
-            part = replace(data, x=data.x[train], y=data.y[train])
-            modules = trained(first.family, configs, part, first.epochs, first._options(data))
-            for n, module in zip(numbers, modules, strict=True):
-                found.setdefault(n, []).append(_taking(candidates[n], module))
+        configs = [{**clone(candidates[n])._config(), "fold": fold} for n in numbers for fold in range(len(splits))]
+        modules = iter(trained(first.family, configs, _folded(data, splits), first.epochs, first._options(data)))
+        found |= {n: [_taking(candidates[n], next(modules)) for _ in splits] for n in numbers}
     return [one for n in range(len(candidates)) for one in found[n]]
 
 
@@ -144,6 +142,12 @@ def _studies(candidates: Sequence[FusedEstimator], X: Any, y: Any) -> list[tuple
         else:
             numbers.append(number)
     return [(numbers, data) for _, numbers, data in found]
+
+
+def _folded(data: Data, splits: Splits) -> Data:
+    """The data with these folds. One sample is held out in training, which chooses nothing: scores come later."""
+    folds = tuple(Fold(torch.as_tensor(train), torch.as_tensor(test[:1])) for train, test in splits)
+    return replace(data, x_validation=data.x, y_validation=data.y, folds=folds)
 
 
 def _taking(candidate: FusedEstimator, module: nn.Module | StudyError) -> FusedEstimator | StudyError:
