@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hfta_nb.errors import HftaError
-from hfta_nb.figures import colors
 from hfta_nb.figures.canvas import figure_of, plain
 from hfta_nb.figures.drawing import INK, MUTED
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 20
 """With more classes than this, cells show no numbers."""
+_FULL = "#0072b2"
 
 
 def confusion_matrix(counts: Sequence[Sequence[float]], title: str = "") -> Figure:
@@ -57,7 +57,8 @@ def confusion_matrix(counts: Sequence[Sequence[float]], title: str = "") -> Figu
 def _cell(axes: Axes, row: int, column: int, share: float, count: float, numbers: bool) -> None:
     from matplotlib.patches import Rectangle
 
-    color = colors.sequential(share).light if share else "#f1f3f4"
+    # From the colour of an empty cell on: a few errors must not look like many.
+    color = ("#f1f3f4", 1.0) if not share else (_FULL, 0.15 + 0.85 * share)
     axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=color, edgecolor="white", linewidth=1))
     if numbers and count:
         axes.text(

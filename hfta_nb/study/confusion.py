@@ -33,4 +33,4 @@ def counts(study: StudyState, member: int | None) -> tuple[str, list[list[float]
     for rows in torch.split(data.held_out_of(result.row.get("fold")), CHUNK):
         x, y = take(data.x_validation, rows), take(data.y_validation, rows)
         total = total + confusion(call_module(module, result.inputs(x)), y)
-    return f"#{result.variant.id} {result.variant.label}", total.tolist()
+    return result.variant.label, total.tolist()
