@@ -12,6 +12,7 @@ from benchmarks import performance_page, whole_runs
 from benchmarks.one_run import JOBS, Phases, _share_out
 
 
+@pytest.mark.long
 def test_a_quick_run_is_written_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BENCHMARKS_RESULTS", str(tmp_path))
     monkeypatch.setattr(performance_page, "RESULTS", tmp_path)

@@ -248,7 +248,7 @@ def test_what_a_data_set_is_standardised_by_comes_after_augmentation_or_gives_wa
     assert torch.allclose(found[0], by_set)
     assert torch.allclose(found[1], by_set.flip(3))
     assert torch.allclose(found[2], (scaled - own_mean) / own_deviation)
-    held, _, own = prepared.validation(x, y)
+    held, _, own = prepared.validation(x, y, False)
     assert own
     assert torch.equal(held[0], held[1])
     assert torch.equal(held[2], found[2])
@@ -291,7 +291,7 @@ def test_validation_is_normalised_and_not_augmented(tmp_path: Path) -> None:
     rows = [{"random_crop": 2, "mixup": 1.0}]
     prepared = Augmenting(data, CPU, DOUBLE).of(rows, [0])
     assert prepared is not None
-    x, y, own = prepared.validation(data.x_validation, data.y_validation)
+    x, y, own = prepared.validation(data.x_validation, data.y_validation, False)
     assert torch.equal(x, data.scaled(data.x_validation, DOUBLE))
     assert torch.equal(y, data.y_validation)
     assert not own

@@ -94,6 +94,7 @@ def ran(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> l
     return found
 
 
+@pytest.mark.long
 def test_commands_print_one_document(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [results] = ran(capsys, "results", str(kept))
     assert results["kind"] == "results"

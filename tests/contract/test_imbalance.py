@@ -208,6 +208,7 @@ def test_other_losses_and_streams_are_told(tmp_path: Path) -> None:
     assert read.check()["equal"].all()
 
 
+@pytest.mark.long
 def test_inputs_are_not_mixed_across_devices(tmp_path: Path) -> None:
     with pytest.raises(DistributedError, match="weaken: each rank has a part of the mini-batch"):
         study(tmp_path, {"weaken": [0.0, 0.5]}, devices=2).fit(progress=False)

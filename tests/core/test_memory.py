@@ -189,6 +189,7 @@ def test_results_do_not_depend_on_capacity(capacity: Any, tmp_path: Path) -> Non
         assert len(sizes) == -(-6 // capacity)
 
 
+@pytest.mark.long
 def test_auto_takes_what_is_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {1: 100.0, 2: 190.0, 4: 192.0}
     tried: list[int] = []

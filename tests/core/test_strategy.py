@@ -201,7 +201,7 @@ def test_a_step_is_replayed_as_it_was_recorded_to_round(monkeypatch: pytest.Monk
     array = _stepped("fixed")
     (seen,) = array._calls.steps
     assert seen.ready
-    monkeypatch.setattr(matmul_precision, "float32", lambda device: ("none", "tf32", "tf32"))
+    monkeypatch.setattr(matmul_precision, "on_cpu", lambda: ("none", "bf16", "bf16"))
     array.backward(F.cross_entropy, torch.randn(32, 64), torch.randint(0, 10, (32,)))
     assert [s.ready for s in array._calls.steps] == [True, False]
 

@@ -71,7 +71,8 @@ def test_its_metadata_say_what_it_needs(wheel: Path) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert "torch>=2.11" in metadata.get_all("Requires-Dist")
-    assert set(metadata.get_all("Provides-Extra")) == {"lab", "search", "ray", "data", "bench", "dev", "docs"}
+    extras = {"lab", "search", "ray", "data", "peft", "export", "bench", "dev", "docs"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
 
 
 @pytest.mark.long
