@@ -162,8 +162,12 @@ def test_nothing_stays_nothing(row: OptimizerRow, eps: float | None) -> None:
         assert (arena.data[:, ~inside] == 0).all()
 
 
+REAL_NUMBERS = "Muon", "Adafactor", "SparseAdam", "RowwiseAdagrad"
+"""Optimizers that refuse complex parameters."""
+
+
 @pytest.mark.each
-@pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name not in ("Muon", "Adafactor", "SparseAdam")], ids=str)
+@pytest.mark.parametrize("row", [r for r in OPTIMIZERS if r.name not in REAL_NUMBERS], ids=str)
 def test_complex_parameters(row: OptimizerRow) -> None:
     class Complex(nn.Module):
         def __init__(self) -> None:

@@ -165,7 +165,7 @@ def test_a_slow_consumer_is_checkpointed_and_goes_on_later(tmp_path: Path, monke
             os.kill(pids[1], signal.SIGCONT)
     waiting = [e for e in events if isinstance(e, ev.MemberChanged) and e.state == ev.WAITING]
     assert {(e.variant, e.reason) for e in waiting} == {(v, "to go on in the next round") for v in (2, 3)}
-    assert [text.count("stream") for text in starts(events)] == [1, 1, 0]
+    assert [text.count("the same batches") for text in starts(events)] == [1, 1, 0]
     alone = two(Noisy(), tmp_path / "alone", epochs=60, share_stream=False)
     list(alone.run())
     assert_same(made, alone)
